@@ -1,0 +1,39 @@
+# Warnings, sanitizers and language level, applied per target: no global flags.
+add_library(octet_build_flags INTERFACE)
+target_compile_features(octet_build_flags INTERFACE cxx_std_20)
+target_compile_options(octet_build_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor -Woverloaded-virtual>
+  $<$<BOOL:${OCTET_WERROR}>:-Werror>)
+if(OCTET_SANITIZE)
+  target_compile_options(octet_build_flags INTERFACE -fsanitize=${OCTET_SANITIZE} -fno-omit-frame-pointer)
+  if(OCTET_SANITIZE MATCHES "undefined")
+    target_compile_options(octet_build_flags INTERFACE -fno-sanitize-recover=undefined)
+  endif()
+  target_link_options(octet_build_flags INTERFACE -fsanitize=${OCTET_SANITIZE})
+endif()
+
+# octet_add_library(NAME SOURCES ... DEPS ...): a static part of core or of the tests; it stays inside this build.
+function(octet_add_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS" ${ARGN})
+  add_library(${name} STATIC ${arg_SOURCES})
+  target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PUBLIC ${arg_DEPS} PRIVATE octet_build_flags)
+endfunction()
+
+# octet_add_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one ctest entry.
+# Labels: "threaded" also runs under the thread sanitizer; "model" needs a downloaded model; "long" runs in scripts/test --full only.
+function(octet_add_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  find_package(GTest REQUIRED)
+  add_executable(${name} ${arg_SOURCES})
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main octet_build_flags)
+  target_compile_definitions(${name} PRIVATE
+    OCTET_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" OCTET_BUILD_DIR="${PROJECT_BINARY_DIR}" OCTET_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" TIMEOUT ${arg_TIMEOUT})
+endfunction()

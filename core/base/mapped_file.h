@@ -1,0 +1,42 @@
+// A whole file mapped read-only into memory.
+#ifndef OCTET_CORE_BASE_MAPPED_FILE_H_
+#define OCTET_CORE_BASE_MAPPED_FILE_H_
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+
+namespace octet {
+
+// Owns the mapping; moves, does not copy. Safe to read from any thread.
+class MappedFile {
+ public:
+  // NotFound when there is no such file, InvalidArgument when it is not a regular file or is empty; the message names
+  // the path.
+  static absl::StatusOr<MappedFile> Open(const std::string& path);
+
+  MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+  // Tells the kernel that [offset, offset + size) will not be read again soon, so its pages may go.
+  void DropPages(size_t offset, size_t size) const;
+
+ private:
+  MappedFile() = default;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace octet
+
+#endif  // OCTET_CORE_BASE_MAPPED_FILE_H_

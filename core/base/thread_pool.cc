@@ -1,0 +1,106 @@
+#include "core/base/thread_pool.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace octet {
+namespace {
+
+// A decode step runs hundreds of short loops: a worker that spins this long between two of them (some tens of
+// microseconds) need not be woken by the kernel.
+constexpr int kSpins = 20000;
+
+void Pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+int AvailableCpus() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+// The pool and worker number of the loop body that this thread is in, if any.
+thread_local const ThreadPool* current_pool = nullptr;
+thread_local uint32_t current_worker = 0;
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads) {
+  if (threads <= 0) threads = AvailableCpus();
+  workers_.reserve(static_cast<size_t>(threads - 1));
+  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(static_cast<uint32_t>(i)); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stop_.store(true, std::memory_order_relaxed);
+    generation_.fetch_add(1, std::memory_order_release);
+  }
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::ParallelFor(int64_t n, Body body, void* arg) {
+  if (n <= 0) return;
+  if (current_pool == this) return body(arg, current_worker, 0, n);
+  absl::MutexLock call_lock(&call_mutex_);
+  current_pool = this;
+  current_worker = 0;
+  if (workers_.empty() || n == 1) {
+    body(arg, 0, 0, n);
+  } else {
+    body_ = body;
+    arg_ = arg;
+    n_ = n;
+    piece_ = std::max<int64_t>(1, n / (4 * threads()));
+    next_.store(0, std::memory_order_relaxed);
+    running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+    {
+      absl::MutexLock lock(&mutex_);
+      generation_.fetch_add(1, std::memory_order_release);
+    }
+    RunPieces(0);
+    for (int i = 0; running_.load(std::memory_order_acquire) != 0; ++i) {
+      if (i < kSpins) {
+        Pause();
+      } else {
+        sched_yield();
+      }
+    }
+  }
+  current_pool = nullptr;
+}
+
+void ThreadPool::RunPieces(uint32_t worker) {
+  for (;;) {
+    const int64_t begin = next_.fetch_add(piece_, std::memory_order_relaxed);
+    if (begin >= n_) return;
+    body_(arg_, worker, begin, std::min(n_, begin + piece_));
+  }
+}
+
+void ThreadPool::WorkerLoop(uint32_t worker) {
+  current_pool = this;
+  current_worker = worker;
+  for (uint64_t seen = 0;; ++seen) {
+    for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) Pause();
+    if (generation_.load(std::memory_order_acquire) == seen) {
+      auto changed = [this, seen] { return generation_.load(std::memory_order_acquire) != seen; };
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&changed));
+    }
+    if (stop_.load(std::memory_order_relaxed)) return;
+    RunPieces(worker);
+    running_.fetch_sub(1, std::memory_order_release);
+  }
+}
+
+}  // namespace octet

@@ -1,0 +1,53 @@
+// A fixed set of worker threads for data-parallel loops: the one pool of the process, lent to backends through
+// octet_host_v1::parallel_for.
+#ifndef OCTET_CORE_BASE_THREAD_POOL_H_
+#define OCTET_CORE_BASE_THREAD_POOL_H_
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+
+namespace octet {
+
+// Thread-safe: concurrent ParallelFor calls run one after the other. A ParallelFor from inside a body runs inline.
+class ThreadPool {
+ public:
+  // `threads` counts the calling thread, so `threads - 1` workers are started; 0 means one per available CPU.
+  explicit ThreadPool(int threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls body(arg, worker, begin, end) over disjoint pieces that cover [0, n), and returns when all are done.
+  // `worker` is in [0, threads()) and no two pieces with the same worker run at once. Does not allocate. Which worker
+  // gets which piece is not fixed, so a body must not let its result depend on it.
+  using Body = void (*)(void* arg, uint32_t worker, int64_t begin, int64_t end);
+  void ParallelFor(int64_t n, Body body, void* arg);
+
+ private:
+  void WorkerLoop(uint32_t worker);
+  void RunPieces(uint32_t worker);
+
+  absl::Mutex call_mutex_;  // one loop at a time
+  // The loop in progress: written by the caller before generation_ grows, read by workers after they saw it grow.
+  Body body_ = nullptr;
+  void* arg_ = nullptr;
+  int64_t n_ = 0;
+  int64_t piece_ = 1;
+  std::atomic<int64_t> next_{0};
+  std::atomic<int> running_{0};  // workers that have not finished the loop in progress
+
+  absl::Mutex mutex_;  // held where generation_ or stop_ changes, so that sleeping workers are woken
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> workers_;  // constant after construction
+};
+
+}  // namespace octet
+
+#endif  // OCTET_CORE_BASE_THREAD_POOL_H_

@@ -1,0 +1,106 @@
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "core/base/mapped_file.h"
+#include "core/base/thread_pool.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace octet {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Touches {
+  ThreadPool* pool;
+  std::vector<int> count;
+  std::vector<std::atomic<int>> active;
+  std::atomic<bool> shared_worker{false};
+};
+
+void Touch(void* arg, uint32_t worker, int64_t begin, int64_t end) {
+  auto& touches = *static_cast<Touches*>(arg);
+  if (touches.active[worker].fetch_add(1) != 0) touches.shared_worker = true;
+  for (int64_t i = begin; i < end; ++i) ++touches.count[static_cast<size_t>(i)];
+  touches.active[worker].fetch_sub(1);
+}
+
+TEST(ThreadPoolTest, VisitsEveryIndexOnceAndNeverSharesAWorkerNumber) {
+  for (int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.threads(), threads);
+    for (int64_t n : {0, 1, 2, 7, 1000}) {
+      Touches touches{&pool, std::vector<int>(static_cast<size_t>(n)), std::vector<std::atomic<int>>(8)};
+      pool.ParallelFor(n, Touch, &touches);
+      EXPECT_THAT(touches.count, ::testing::Each(1)) << threads << " threads, n " << n;
+      EXPECT_FALSE(touches.shared_worker);
+    }
+  }
+}
+
+TEST(ThreadPoolTest, RunsManyShortLoopsInARow) {
+  ThreadPool pool(4);
+  Touches touches{&pool, std::vector<int>(16), std::vector<std::atomic<int>>(8)};
+  for (int i = 0; i < 2000; ++i) pool.ParallelFor(16, Touch, &touches);
+  EXPECT_THAT(touches.count, ::testing::Each(2000));
+}
+
+TEST(ThreadPoolTest, ALoopInsideALoopRunsInline) {
+  ThreadPool pool(3);
+  Touches touches{&pool, std::vector<int>(64), std::vector<std::atomic<int>>(8)};
+  auto outer = [](void* arg, uint32_t, int64_t begin, int64_t end) {
+    auto& inner = *static_cast<Touches*>(arg);
+    for (int64_t i = begin; i < end; ++i) {
+      struct Slice {
+        Touches* touches;
+        int64_t base;
+      } slice{&inner, i * 8};
+      inner.pool->ParallelFor(
+          8,
+          [](void* a, uint32_t, int64_t b, int64_t e) {
+            auto& s = *static_cast<Slice*>(a);
+            for (int64_t k = b; k < e; ++k) ++s.touches->count[static_cast<size_t>(s.base + k)];
+          },
+          &slice);
+    }
+  };
+  pool.ParallelFor(8, outer, &touches);
+  EXPECT_THAT(touches.count, ::testing::Each(1));
+}
+
+TEST(ThreadPoolTest, CallersOnSeveralThreadsTakeTurns) {
+  ThreadPool pool(2);
+  std::vector<std::thread> callers;
+  std::atomic<int> wrong{0};
+  for (int c = 0; c < 3; ++c) {
+    callers.emplace_back([&pool, &wrong] {
+      for (int i = 0; i < 100; ++i) {
+        Touches touches{&pool, std::vector<int>(50), std::vector<std::atomic<int>>(8)};
+        pool.ParallelFor(50, Touch, &touches);
+        for (int count : touches.count) wrong += count != 1;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(MappedFileTest, ReadsWhatWasWrittenAndNamesWhatItCannotOpen) {
+  const std::string folder = ::testing::TempDir();
+  const std::string path = folder + "/mapped_file_test.bin";
+  std::ofstream(path) << "octet";
+  auto file = MappedFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()), "octet");
+
+  EXPECT_EQ(MappedFile::Open(path + ".missing").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(MappedFile::Open(path + ".missing").status().message(), HasSubstr(path + ".missing"));
+  EXPECT_THAT(MappedFile::Open(folder).status().message(), HasSubstr("not a regular file"));
+  std::ofstream(path, std::ios::trunc).close();
+  EXPECT_THAT(MappedFile::Open(path).status().message(), HasSubstr("empty"));
+}
+
+}  // namespace
+}  // namespace octet
