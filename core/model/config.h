@@ -1,7 +1,8 @@
 // What a decoder model is made of, as data: one struct for every architecture, read from a GGUF file's metadata.
 //
-// Nothing is allocated from these numbers before they have been checked here against each other and against the tensors
-// that the file really holds. Reference: docs/gguf.md of ggml (metadata keys), llama-arch.cpp of llama.cpp.
+// The numbers have been checked against each other and against the token embeddings before anyone allocates from them;
+// the other tensors' shapes are model_tensors.h's matter. Reference: docs/gguf.md of ggml (metadata keys),
+// llama-arch.cpp of llama.cpp.
 #ifndef OCTET_CORE_MODEL_CONFIG_H_
 #define OCTET_CORE_MODEL_CONFIG_H_
 
@@ -11,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "core/gguf/gguf_file.h"
+#include "octet/dense_ops.h"
 
 namespace octet {
 
@@ -20,8 +22,8 @@ struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
   double factor = 1;  // positions are divided by it (linear); stretch of the context (the others)
   int64_t original_context_length = 0;
-  double low_freq_factor = 1, high_freq_factor = 4;                          // llama3
-  double ext_factor = 1, attn_factor = 1, beta_fast = 32, beta_slow = 1;     // yarn
+  double low_freq_factor = 1, high_freq_factor = 4;                       // llama3
+  double ext_factor = 1, attn_factor = 1, beta_fast = 32, beta_slow = 1;  // yarn
 };
 
 struct RopeConfig {
@@ -41,13 +43,10 @@ struct LayerConfig {
   int rope = 0;        // index into RopeConfig::bases
 };
 
-enum class NormKind { kRms };
-enum class Activation { kSiluGated, kGeluTanhGated };
-
 struct ModelConfig {
   std::string architecture;
   int64_t hidden_size = 0;
-  int64_t q_heads = 0;   // a multiple of kv_heads
+  int64_t q_heads = 0;  // a multiple of kv_heads
   int64_t kv_heads = 0;
   int64_t head_dim = 0;  // of Q and K
   int64_t v_head_dim = 0;
@@ -65,10 +64,10 @@ struct ModelConfig {
   float logit_softcap = 0;      // the same for the logits
   float embedding_scale = 1;    // factor of the token embeddings
   bool qkv_bias = false;
-  bool qk_norm = false;         // RMS norm of each head of Q and K before RoPE
+  bool qk_norm = false;  // RMS norm of each head of Q and K before RoPE
   bool post_attention_norm = false;
   bool post_ffn_norm = false;
-  bool tied_head = false;       // no output.weight: the token embeddings serve as the output matrix
+  bool tied_head = false;  // no output.weight: the token embeddings serve as the output matrix
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
 };
