@@ -89,7 +89,7 @@ TEST_P(TokenizerOracleTest, EncodesTheGreedyPrompts) {
 INSTANTIATE_TEST_SUITE_P(Models, TokenizerOracleTest,
                          ::testing::Values(Oracle{"SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2"},
                                            Oracle{"qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen"}),
-                         [](const auto& info) { return info.param.stem; });
+                         [](const auto& test) { return test.param.stem; });
 
 TEST(GgufTokenizerTest, RefusesASentencePieceVocabularyByName) {
   const std::string path = ModelFile("gemma-3-270m-q4_k_m.gguf");
