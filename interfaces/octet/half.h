@@ -3,13 +3,14 @@
 // Every function has internal linkage and calls no library template, so one program may compile this header several
 // times for different instruction sets without the linker mixing the copies. The bodies are selects over integer
 // arithmetic, which compilers vectorize. Assumes the default rounding mode. IEEE 754-2008, sections 3.4 and 4.3.1.
-#ifndef OCTET_INTERFACES_HALF_H_
-#define OCTET_INTERFACES_HALF_H_
+#ifndef OCTET_HALF_H_
+#define OCTET_HALF_H_
 
 #include <cstdint>
 #include <cstring>
 
 namespace octet {
+inline namespace v1 {
 
 static inline uint32_t FloatBits(float value) {
   uint32_t bits;
@@ -62,6 +63,7 @@ static inline uint16_t FloatToBf16(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? nan : rounded);
 }
 
+}  // namespace v1
 }  // namespace octet
 
-#endif  // OCTET_INTERFACES_HALF_H_
+#endif  // OCTET_HALF_H_

@@ -79,6 +79,8 @@ TEST(GgufFileTest, ReadsMetadataOfEveryKind) {
     EXPECT_THAT(file.GetInts("ints").value(), ElementsAre(1, -2, 3));
     EXPECT_THAT(file.GetInts("none").value(), ElementsAre());
     EXPECT_THAT(file.GetFloats("floats").value(), ElementsAre(0.5f, -1.0f));
+    EXPECT_EQ(file.GetArraySize("words").value(), 3);
+    EXPECT_EQ(file.GetArraySize("u8").status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_EQ(file.TypeOf("words"), "array of string");
     EXPECT_EQ(file.TypeOf("absent"), "");
   }
