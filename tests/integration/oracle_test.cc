@@ -131,7 +131,7 @@ TEST_P(OracleTest, ChoosesWhatLlamaCppChose) {
 INSTANTIATE_TEST_SUITE_P(Models, OracleTest,
                          ::testing::Values(Oracle{"SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2_greedy.json"},
                                            Oracle{"qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen_greedy.json"}),
-                         [](const auto& info) { return info.index == 0 ? "SmolLM2" : "Qwen"; });
+                         [](const auto& test) { return test.index == 0 ? "SmolLM2" : "Qwen"; });
 
 }  // namespace
 }  // namespace octet

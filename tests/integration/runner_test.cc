@@ -241,7 +241,7 @@ TEST_P(RunnerTest, FastComputeStaysNear) {
 
 INSTANTIATE_TEST_SUITE_P(Models, RunnerTest,
                          ::testing::Values(LlamaSpec(), QwenSpec(), OddSpec(), OutlierSpec()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& test) { return test.param.name; });
 
 TEST(WeightRulesTest, OffsetsAndBalancingAreOnWhereTheWeightsAskForThem) {
   const TinyEngine llama(RandomModel(LlamaSpec()).File());
