@@ -99,7 +99,8 @@ absl::StatusOr<std::vector<DTypeRow>> KvRows(const Model& model) {
     if (runner.ok()) {
       const KvBytes& bytes = (*runner)->plan().kv.pages;
       row.bytes_per_token = (bytes.data + bytes.scales) / kPageTokens;
-      row.support = absl::StrCat((*runner)->support_level() == 2 ? "native" : "slow", ", ", (*runner)->attention_kernel());
+      row.support =
+          absl::StrCat((*runner)->support_level() == 2 ? "native" : "slow", ", ", (*runner)->attention_kernel());
     } else if (runner.status().code() == absl::StatusCode::kUnimplemented) {
       row.support = std::string(runner.status().message());
     } else {
@@ -127,11 +128,11 @@ absl::Status ModelInfo(const InfoFlags& flags, Registry& registry, Json& documen
   }
   document["model"] = {{"file", flags.model},
                        {"architecture", c.architecture},
-                       {"layers", c.layers},
+                       {"layers", c.num_layers()},
                        {"hidden_size", c.hidden_size},
                        {"q_heads", c.q_heads},
                        {"kv_heads", c.kv_heads},
-                       {"k_head_dim", c.k_head_dim},
+                       {"k_head_dim", c.head_dim},
                        {"v_head_dim", c.v_head_dim},
                        {"vocab_size", c.vocab_size},
                        {"context_length", c.context_length},
@@ -144,7 +145,7 @@ absl::Status ModelInfo(const InfoFlags& flags, Registry& registry, Json& documen
 
   fmt::print("\nmodel    {}\n", flags.model);
   fmt::print("shape    {}: {} layers, hidden {}, {} query / {} KV heads, head dim {}, vocabulary {}, context {}\n",
-             c.architecture, c.layers, c.hidden_size, c.q_heads, c.kv_heads, c.k_head_dim, c.vocab_size,
+             c.architecture, c.num_layers(), c.hidden_size, c.q_heads, c.kv_heads, c.head_dim, c.vocab_size,
              c.context_length);
   fmt::print("weights  {} on {}\n", HumanBytes((*model)->weight_bytes()), (*device)->id());
   if (const auto layers = (*model)->k_offset_layers(); !layers.empty()) {

@@ -145,10 +145,8 @@ absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span
     // The last token of the window predicts what is not in it.
     const auto next = window.subspan(begin + 1, std::min(chunk.size(), window.size() - begin - 1));
     for (size_t s = 0; s < subjects.size(); ++s) {
-      const SequenceInput input{.tokens = chunk,
-                                .cached = static_cast<int64_t>(begin),
-                                .pages = subjects[s].pages.get(),
-                                .all_logits = true};
+      const SequenceInput input{
+          .tokens = chunk, .cached = static_cast<int64_t>(begin), .pages = subjects[s].pages.get(), .all_logits = true};
       auto logits = subjects[s].runner->Step({&input, 1});
       if (!logits.ok()) return logits.status();
       if (s == 0) reference.assign(logits->begin(), logits->end());
@@ -256,8 +254,8 @@ absl::Status Quality(const QualityFlags& flags) {
     }
     // The limits are for the first cache after the reference.
     if (i == 1 && flags.max_kl > 0 && s.mean_kl > flags.max_kl) {
-      verdict = absl::FailedPreconditionError(fmt::format("the {} cache has a mean KL of {:.2e}, and --max-kl is {:.2e}",
-                                                          subjects[i].name, s.mean_kl, flags.max_kl));
+      verdict = absl::FailedPreconditionError(fmt::format(
+          "the {} cache has a mean KL of {:.2e}, and --max-kl is {:.2e}", subjects[i].name, s.mean_kl, flags.max_kl));
     } else if (i == 1 && s.top1 < flags.min_top1) {
       verdict = absl::FailedPreconditionError(
           fmt::format("the {} cache agrees with {} on {:.4f} of the first choices, and --min-top1 is {:.4f}",

@@ -25,10 +25,10 @@ struct TokenizeFlags {
 
 absl::StatusOr<std::vector<int32_t>> ParseIds(const std::string& text) {
   std::vector<int32_t> ids;
-  for (std::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
     int32_t id = 0;
-    if (!absl::SimpleAtoi(absl::string_view(part.data(), part.size()), &id)) {
-      return absl::InvalidArgumentError(absl::StrCat("'", std::string(part), "' in --decode is no token id"));
+    if (!absl::SimpleAtoi(part, &id)) {
+      return absl::InvalidArgumentError(absl::StrCat("'", part, "' in --decode is no token id"));
     }
     ids.push_back(id);
   }

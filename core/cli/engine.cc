@@ -22,8 +22,8 @@ absl::Status CheckFlags(const ModelFlags& flags) {
     return absl::InvalidArgumentError(absl::StrCat("unknown --compute '", flags.compute, "'; use fast or exact"));
   }
   if (flags.kv_scales != "dynamic") {
-    return absl::UnimplementedError(absl::StrCat("--kv-scales ", flags.kv_scales,
-                                                 " is not done yet; dynamic scales need no calibration and are the default"));
+    return absl::UnimplementedError(absl::StrCat(
+        "--kv-scales ", flags.kv_scales, " is not done yet; dynamic scales need no calibration and are the default"));
   }
   if (flags.block_size < 1 || flags.block_size > 4096) {
     return absl::InvalidArgumentError(
@@ -136,9 +136,9 @@ absl::Status Engine::Load(const std::vector<Runner*>& runners) {
   auto memory = device_->memory();
   if (!memory.ok()) return memory.status();
   if (needed > memory->free_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        device_->id(), " has ", HumanBytes(memory->free_bytes), " free and this run needs ", HumanBytes(needed),
-        "; lower --max-model-len or --max-num-seqs, or use --kv-cache-dtype int8"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(device_->id(), " has ", HumanBytes(memory->free_bytes), " free and this run needs ",
+                     HumanBytes(needed), "; lower --max-model-len or --max-num-seqs, or use --kv-cache-dtype int8"));
   }
   {
     Progress progress("loading the model");

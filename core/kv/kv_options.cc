@@ -35,7 +35,7 @@ absl::StatusOr<DType> ParseKvDType(std::string_view name, DType model_type) {
   if (name == "bf16") return DType::kBF16;
   if (name == "int8") return DType::kI8;
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown KV cache dtype '", name, "'; use auto, f32, f16, bf16 or int8"));
+      absl::StrCat("unknown KV cache dtype '", std::string(name), "'; use auto, f32, f16, bf16 or int8"));
 }
 
 absl::StatusOr<Int8Recipe> ParseInt8Recipe(std::string_view name) {
@@ -44,7 +44,7 @@ absl::StatusOr<Int8Recipe> ParseInt8Recipe(std::string_view name) {
   if (name == "plain") return Int8Recipe::kPlain;
   if (name == "group32") return Int8Recipe::kGroup32;
   return absl::InvalidArgumentError(
-      absl::StrCat("unknown INT8 recipe '", name, "'; use default, rotation, plain or group32"));
+      absl::StrCat("unknown INT8 recipe '", std::string(name), "'; use default, rotation, plain or group32"));
 }
 
 int32_t RotationBlock(int32_t head_dim) { return head_dim & -head_dim; }

@@ -33,43 +33,29 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Prepare(Device& device, const Gguf
   auto config = ReadModelConfig(file);
   if (!config.ok()) return config.status();
   std::unique_ptr<Model> model(new Model(device, file, *std::move(config), options));
-  const size_t layers = static_cast<size_t>(model->config_.layers);
+  auto tensors = FindModelTensors(file, model->config_);
+  if (!tensors.ok()) return tensors.status();
+  const size_t layers = tensors->layers.size();
   model->layers_.resize(layers);
   model->k_bias_.resize(layers);
   model->needs_k_offsets_.resize(layers);
-  if (auto status = model->PrepareGlobals(); !status.ok()) return status;
-  for (int32_t i = 0; i < model->config_.layers; ++i) {
-    if (auto status = model->PrepareLayer(i); !status.ok()) return status;
+  if (auto status = model->PrepareGlobals(*tensors); !status.ok()) return status;
+  for (size_t i = 0; i < layers; ++i) {
+    if (auto status = model->PrepareLayer(static_cast<int32_t>(i), tensors->layers[i]); !status.ok()) return status;
   }
   if (auto status = model->PlanWeights(); !status.ok()) return status;
   return model;
 }
 
-absl::StatusOr<const GgufTensor*> Model::Matrix(const std::string& name, int64_t rows, int64_t columns) const {
-  const GgufTensor* tensor = file_->FindTensor(name);
-  if (tensor == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file_->path(), " has no tensor '", name, "', which a ", config_.architecture, " model needs"));
-  }
-  if (tensor->rows != rows || tensor->row_elements() != columns) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor '", name, "' of ", file_->path(), " is ", tensor->rows,
-                                                   " x ", tensor->row_elements(),
-                                                   ", and the model's description asks for ", rows, " x ", columns));
-  }
-  return tensor;
-}
-
-absl::StatusOr<std::vector<float>> Model::Vector(const std::string& name, int64_t n, bool required) const {
+absl::StatusOr<std::vector<float>> Model::Vector(const GgufTensor* tensor) const {
   std::vector<float> values;
-  if (!required && file_->FindTensor(name) == nullptr) return values;
-  auto tensor = Matrix(name, 1, n);
-  if (!tensor.ok()) return tensor.status();
-  values.resize(static_cast<size_t>(n));
-  if (auto status = DequantizeTensorRow(**tensor, 0, values.data()); !status.ok()) return status;
+  if (tensor == nullptr) return values;
+  values.resize(static_cast<size_t>(tensor->row_elements()));
+  if (auto status = DequantizeTensorRow(*tensor, 0, values.data()); !status.ok()) return status;
   for (float value : values) {
     if (!std::isfinite(value)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tensor '", name, "' of ", file_->path(), " holds a value that is not finite"));
+          absl::StrCat("tensor ", QuoteName(tensor->name), " of ", file_->path(), " holds a value that is not finite"));
     }
   }
   return values;
@@ -88,87 +74,63 @@ const float* Model::KeepRowScale(std::vector<float> scale) {
   return row_scales_.back()->data();
 }
 
-absl::Status Model::PrepareGlobals() {
-  auto embedding = Matrix("token_embd.weight", config_.vocab_size, config_.hidden_size);
-  if (!embedding.ok()) return embedding.status();
-  packed_.push_back({.parts = {PartOf(**embedding)},
+absl::Status Model::PrepareGlobals(const ModelTensors& tensors) {
+  packed_.push_back({.parts = {PartOf(*tensors.token_embd)},
                      .columns = config_.hidden_size,
                      .linear = config_.tied_head,
                      .embed = true,
                      .target = &embedding_,
                      .name = "token_embd.weight"});
   if (!config_.tied_head) {
-    auto head = Matrix("output.weight", config_.vocab_size, config_.hidden_size);
-    if (!head.ok()) return head.status();
-    packed_.push_back(
-        {.parts = {PartOf(**head)}, .columns = config_.hidden_size, .target = &head_, .name = "output.weight"});
+    packed_.push_back({.parts = {PartOf(*tensors.output)},
+                       .columns = config_.hidden_size,
+                       .target = &head_,
+                       .name = "output.weight"});
   }
-  auto norm = Vector("output_norm.weight", config_.hidden_size, true);
+  auto norm = Vector(tensors.output_norm);
   if (!norm.ok()) return norm.status();
   output_norm_ = AddConstant(*norm);
 
-  std::vector<float> factors;
-  if (config_.rope.has_freq_factors) {
-    auto read = Vector("rope_freqs.weight", config_.rope.dims / 2, true);
-    if (!read.ok()) return read.status();
-    factors = *std::move(read);
-  }
-  for (double theta : config_.rope.thetas) {
-    std::vector<double> frequency(static_cast<size_t>(config_.rope.dims / 2));
+  auto factors = Vector(tensors.rope_freqs);
+  if (!factors.ok()) return factors.status();
+  for (const RopeConfig::Base& base : config_.rope.bases) {
+    std::vector<double> frequency(static_cast<size_t>(config_.rope.rotary_dims / 2));
     for (size_t p = 0; p < frequency.size(); ++p) {
-      frequency[p] = std::pow(theta, -2.0 * static_cast<double>(p) / config_.rope.dims) / config_.rope.scaling_factor;
-      if (!factors.empty()) frequency[p] /= factors[p];
+      frequency[p] = std::pow(base.theta, -2.0 * static_cast<double>(p) / config_.rope.rotary_dims);
+      if (base.scaling.kind == RopeScalingKind::kLinear) frequency[p] /= base.scaling.factor;
+      if (!factors->empty()) frequency[p] /= (*factors)[p];
     }
     frequencies_.push_back(std::move(frequency));
   }
   return absl::OkStatus();
 }
 
-absl::Status Model::PrepareLayer(int32_t index) {
+absl::Status Model::PrepareLayer(int32_t index, const LayerTensors& tensors) {
   const ModelConfig& c = config_;
   LayerWeights& layer = layers_[static_cast<size_t>(index)];
   const std::string prefix = absl::StrCat("blk.", index, ".");
-  const int64_t q_rows = static_cast<int64_t>(c.q_heads) * c.k_head_dim;
-  const int64_t k_rows = static_cast<int64_t>(c.kv_heads) * c.k_head_dim;
-  const int64_t v_rows = static_cast<int64_t>(c.kv_heads) * c.v_head_dim;
   absl::Status failed;
-  const auto matrix = [&](const char* name, int64_t rows, int64_t columns) -> const GgufTensor* {
-    auto tensor = Matrix(prefix + name, rows, columns);
-    if (!tensor.ok() && failed.ok()) failed = tensor.status();
-    return tensor.ok() ? *tensor : nullptr;
-  };
-  const auto vector = [&](const char* name, int64_t n, bool required) -> std::vector<float> {
-    auto values = Vector(prefix + name, n, required);
+  const auto vector = [&](const GgufTensor* tensor) -> std::vector<float> {
+    auto values = Vector(tensor);
     if (!values.ok() && failed.ok()) failed = values.status();
     return values.ok() ? *std::move(values) : std::vector<float>();
   };
-
-  const GgufTensor* q = matrix("attn_q.weight", q_rows, c.hidden_size);
-  const GgufTensor* k = matrix("attn_k.weight", k_rows, c.hidden_size);
-  const GgufTensor* v = matrix("attn_v.weight", v_rows, c.hidden_size);
-  const GgufTensor* o = matrix("attn_output.weight", c.hidden_size, static_cast<int64_t>(c.q_heads) * c.v_head_dim);
-  const GgufTensor* gate = matrix("ffn_gate.weight", c.ffn_size, c.hidden_size);
-  const GgufTensor* up = matrix("ffn_up.weight", c.ffn_size, c.hidden_size);
-  const GgufTensor* down = matrix("ffn_down.weight", c.hidden_size, c.ffn_size);
-  const std::vector<float> attn_norm = vector("attn_norm.weight", c.hidden_size, true);
-  const std::vector<float> ffn_norm = vector("ffn_norm.weight", c.hidden_size, true);
-  const std::vector<float> q_bias = vector("attn_q.bias", q_rows, c.has_qkv_bias);
-  std::vector<float> k_bias = vector("attn_k.bias", k_rows, c.has_qkv_bias);
-  const std::vector<float> v_bias = vector("attn_v.bias", v_rows, c.has_qkv_bias);
-  const std::vector<float> o_bias = vector("attn_output.bias", c.hidden_size, false);
-  std::vector<float> q_norm = vector("attn_q_norm.weight", c.k_head_dim, c.has_qk_norm);
-  std::vector<float> k_norm = vector("attn_k_norm.weight", c.k_head_dim, c.has_qk_norm);
-  const std::vector<float> post_attn = vector("post_attention_norm.weight", c.hidden_size, c.has_post_norms);
-  const std::vector<float> post_ffn = vector("post_ffw_norm.weight", c.hidden_size, c.has_post_norms);
+  const std::vector<float> attn_norm = vector(tensors.attn_norm), ffn_norm = vector(tensors.ffn_norm);
+  const std::vector<float> q_bias = vector(tensors.attn_q_bias), k_bias = vector(tensors.attn_k_bias),
+                           v_bias = vector(tensors.attn_v_bias);
+  std::vector<float> q_norm = vector(tensors.attn_q_norm), k_norm = vector(tensors.attn_k_norm);
+  const std::vector<float> post_attention = vector(tensors.post_attention_norm),
+                           post_ffn = vector(tensors.post_ffn_norm);
   if (!failed.ok()) return failed;
 
+  const int32_t kv_heads = static_cast<int32_t>(c.kv_heads);
   // K offsets where a bias dominates; otherwise outlying pairs are evened out in the weights themselves.
   const float *q_scale = nullptr, *k_scale = nullptr;
   if (!k_bias.empty()) {
-    auto norms = RowNorms(*k, attn_norm);
+    auto norms = RowNorms(*tensors.attn_k, attn_norm);
     if (!norms.ok()) return norms.status();
     needs_k_offsets_[static_cast<size_t>(index)] =
-        KOffsetNeed(k_bias, *norms, c.kv_heads, rope_pairs()) > kOffsetNeedThreshold;
+        KOffsetNeed(k_bias, *norms, kv_heads, rope_pairs()) > kOffsetNeedThreshold;
     k_bias_[static_cast<size_t>(index)] = k_bias;
   } else if (!k_norm.empty()) {
     const std::vector<double> size(k_norm.begin(), k_norm.end());
@@ -181,13 +143,13 @@ absl::Status Model::PrepareLayer(int32_t index) {
       }
     }
   } else {
-    auto norms = RowNorms(*k, attn_norm);
+    auto norms = RowNorms(*tensors.attn_k, attn_norm);
     if (!norms.ok()) return norms.status();
-    std::vector<float> factors = KPairFactors(*norms, c.kv_heads, rope_pairs());
+    std::vector<float> factors = KPairFactors(*norms, kv_heads, rope_pairs());
     if (!IsIdentity(factors)) {
       balanced_layers_.push_back(index);
-      std::vector<float> for_q(static_cast<size_t>(q_rows));
-      const size_t head_dim = static_cast<size_t>(c.k_head_dim);
+      std::vector<float> for_q(static_cast<size_t>(c.q_heads * c.head_dim));
+      const size_t head_dim = static_cast<size_t>(c.head_dim);
       const size_t group = static_cast<size_t>(c.q_heads / c.kv_heads);
       for (size_t r = 0; r < for_q.size(); ++r) for_q[r] = factors[r / head_dim / group * head_dim + r % head_dim];
       for (float& f : factors) f = 1.0f / f;
@@ -196,36 +158,28 @@ absl::Status Model::PrepareLayer(int32_t index) {
     }
   }
 
-  packed_.push_back({.parts = {PartOf(*q, q_scale), PartOf(*k, k_scale), PartOf(*v)},
-                     .columns = c.hidden_size,
-                     .target = &layer.qkv,
-                     .name = prefix + "attn_qkv"});
-  packed_.push_back(
-      {.parts = {PartOf(*o)}, .columns = o->row_elements(), .target = &layer.o, .name = prefix + "attn_output"});
-  packed_.push_back({.parts = {PartOf(*gate), PartOf(*up)},
-                     .columns = c.hidden_size,
-                     .target = &layer.gate_up,
-                     .name = prefix + "ffn_gate_up"});
-  packed_.push_back(
-      {.parts = {PartOf(*down)}, .columns = c.ffn_size, .target = &layer.down, .name = prefix + "ffn_down"});
+  const auto pack = [&](std::vector<WeightPart> parts, int64_t columns, OwnedWeight* target, const char* name) {
+    packed_.push_back({.parts = std::move(parts), .columns = columns, .target = target, .name = prefix + name});
+  };
+  pack({PartOf(*tensors.attn_q, q_scale), PartOf(*tensors.attn_k, k_scale), PartOf(*tensors.attn_v)}, c.hidden_size,
+       &layer.qkv, "attn_qkv");
+  pack({PartOf(*tensors.attn_output)}, c.q_heads * c.v_head_dim, &layer.o, "attn_output");
+  pack({PartOf(*tensors.ffn_gate), PartOf(*tensors.ffn_up)}, c.hidden_size, &layer.gate_up, "ffn_gate_up");
+  pack({PartOf(*tensors.ffn_down)}, c.ffn_size, &layer.down, "ffn_down");
 
-  layer.attn_norm = AddConstant(attn_norm);
-  layer.ffn_norm = AddConstant(ffn_norm);
-  if (c.has_qkv_bias) {
-    std::vector<float> bias = q_bias;
-    bias.insert(bias.end(), k_bias.begin(), k_bias.end());
-    bias.insert(bias.end(), v_bias.begin(), v_bias.end());
-    layer.qkv_bias = AddConstant(bias);
-  }
-  if (!o_bias.empty()) layer.o_bias = AddConstant(o_bias);
-  if (c.has_qk_norm) {
-    layer.q_norm = AddConstant(q_norm);
-    layer.k_norm = AddConstant(k_norm);
-  }
-  if (c.has_post_norms) {
-    layer.post_attn_norm = AddConstant(post_attn);
-    layer.post_ffn_norm = AddConstant(post_ffn);
-  }
+  const auto constant = [this](const std::vector<float>& values) {
+    return values.empty() ? std::nullopt : std::optional<Tensor>(AddConstant(values));
+  };
+  std::vector<float> bias = q_bias;
+  bias.insert(bias.end(), k_bias.begin(), k_bias.end());
+  bias.insert(bias.end(), v_bias.begin(), v_bias.end());
+  layer.attn_norm = constant(attn_norm);
+  layer.ffn_norm = constant(ffn_norm);
+  layer.qkv_bias = constant(bias);
+  layer.q_norm = constant(q_norm);
+  layer.k_norm = constant(k_norm);
+  layer.post_attn_norm = constant(post_attention);
+  layer.post_ffn_norm = constant(post_ffn);
   return absl::OkStatus();
 }
 
@@ -269,8 +223,8 @@ absl::Status Model::Upload(void (*progress)(double share, void* arg), void* arg)
   };
   place(output_norm_);
   for (LayerWeights& layer : layers_) {
-    for (auto* tensor : {&layer.attn_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm, &layer.o_bias,
-                         &layer.post_attn_norm, &layer.ffn_norm, &layer.post_ffn_norm}) {
+    for (auto* tensor : {&layer.attn_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm, &layer.post_attn_norm,
+                         &layer.ffn_norm, &layer.post_ffn_norm}) {
       place(*tensor);
     }
   }
@@ -289,7 +243,7 @@ absl::Status Model::Upload(void (*progress)(double share, void* arg), void* arg)
 
 std::vector<int32_t> Model::k_offset_layers() const {
   std::vector<int32_t> layers;
-  for (int32_t i = 0; i < config_.layers; ++i) {
+  for (int32_t i = 0; i < config_.num_layers(); ++i) {
     if (needs_k_offsets_[static_cast<size_t>(i)]) layers.push_back(i);
   }
   return layers;
@@ -299,18 +253,21 @@ KOffsetTables Model::MakeKOffsetTables(int64_t max_len) const {
   KOffsetTables tables(layers_.size());
   const int64_t blocks = (max_len + kOffsetBlock - 1) / kOffsetBlock;
   for (int32_t layer : k_offset_layers()) {
-    tables[static_cast<size_t>(layer)] = MakeKOffsets(k_bias_[static_cast<size_t>(layer)], rope_frequency(layer),
-                                                      config_.kv_heads, rope_pairs(), kOffsetBlock, blocks);
+    tables[static_cast<size_t>(layer)] =
+        MakeKOffsets(k_bias_[static_cast<size_t>(layer)], rope_frequency(layer), static_cast<int32_t>(config_.kv_heads),
+                     rope_pairs(), kOffsetBlock, blocks);
   }
   return tables;
 }
 
 const std::vector<double>& Model::rope_frequency(int32_t layer) const {
-  return frequencies_[static_cast<size_t>(config_.per_layer[static_cast<size_t>(layer)].rope_index)];
+  return frequencies_[static_cast<size_t>(config_.layers[static_cast<size_t>(layer)].rope)];
 }
 
 RopePairs Model::rope_pairs() const {
-  return {.head_dim = config_.k_head_dim, .pairs = config_.rope.dims / 2, .interleaved = config_.rope.interleaved};
+  return {.head_dim = static_cast<int32_t>(config_.head_dim),
+          .pairs = config_.rope.rotary_dims / 2,
+          .interleaved = config_.rope.interleaved};
 }
 
 }  // namespace octet

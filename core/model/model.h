@@ -15,6 +15,7 @@
 #include "core/kv/paged_cache.h"
 #include "core/loader/device.h"
 #include "core/model/config.h"
+#include "core/model/model_tensors.h"
 
 namespace octet {
 
@@ -26,7 +27,7 @@ struct ModelOptions {
 // A matrix that the backend packed, and where its bias and norms stand.
 struct LayerWeights {
   OwnedWeight qkv, o, gate_up, down;
-  std::optional<Tensor> attn_norm, qkv_bias, q_norm, k_norm, o_bias, post_attn_norm;
+  std::optional<Tensor> attn_norm, qkv_bias, q_norm, k_norm, post_attn_norm;
   std::optional<Tensor> ffn_norm, post_ffn_norm;
 };
 
@@ -83,14 +84,13 @@ class Model {
   Model(Device& device, const GgufFile& file, ModelConfig config, const ModelOptions& options)
       : device_(&device), file_(&file), config_(std::move(config)), options_(options) {}
 
-  absl::Status PrepareLayer(int32_t index);
-  absl::Status PrepareGlobals();
+  absl::Status PrepareLayer(int32_t index, const LayerTensors& tensors);
+  absl::Status PrepareGlobals(const ModelTensors& tensors);
   absl::Status PlanWeights();
   WeightDesc Describe(const Packed& packed) const;
 
-  absl::StatusOr<const GgufTensor*> Matrix(const std::string& name, int64_t rows, int64_t columns) const;
-  // Host copy of a 1-D tensor of n elements; empty when it is absent and not required.
-  absl::StatusOr<std::vector<float>> Vector(const std::string& name, int64_t n, bool required) const;
+  // Host copy of a 1-D tensor; empty for none.
+  absl::StatusOr<std::vector<float>> Vector(const GgufTensor* tensor) const;
   // Appends to the constants; the tensor's buffer is set by Upload.
   Tensor AddConstant(const std::vector<float>& values);
   const float* KeepRowScale(std::vector<float> scale);

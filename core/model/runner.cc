@@ -12,11 +12,6 @@ constexpr uint64_t kAlignment = 256;
 
 uint64_t Align(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-float AttentionScale(const ModelConfig& config) {
-  return config.attention_scale > 0 ? static_cast<float>(config.attention_scale)
-                                    : static_cast<float>(1.0 / std::sqrt(static_cast<double>(config.k_head_dim)));
-}
-
 #define RETURN_IF_DEVICE_ERROR(expr)                                    \
   do {                                                                  \
     if (Status status_ = (expr); !status_.ok()) return ToAbsl(status_); \
@@ -47,28 +42,28 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Prepare(const Model& model, cons
   if (with_offsets) runner->offset_tables_ = model.MakeKOffsetTables(options.max_model_len);
 
   KvShape shape;
-  shape.kv_heads = c.kv_heads;
-  shape.k_head_dim = c.k_head_dim;
-  shape.v_head_dim = c.v_head_dim;
+  shape.kv_heads = static_cast<int32_t>(c.kv_heads);
+  shape.k_head_dim = static_cast<int32_t>(c.head_dim);
+  shape.v_head_dim = static_cast<int32_t>(c.v_head_dim);
   shape.num_pages = static_cast<int32_t>(pages);
   shape.has_k_offsets = with_offsets && !model.k_offset_layers().empty();
   auto layout = MakeKvLayout(runner->device_.quant(), options.kv, shape);
   if (!layout.ok()) return layout.status();
-  runner->plan_.kv = PagedCache::Plan(*layout, c.layers, runner->offset_tables_);
+  runner->plan_.kv = PagedCache::Plan(*layout, static_cast<int32_t>(c.num_layers()), runner->offset_tables_);
   runner->plan_.weights = model.weight_bytes();
   runner->plan_.constants = model.constant_bytes();
 
   uint64_t workspace = 0;
-  for (const LayerConfig& layer : c.per_layer) {
+  for (const LayerConfig& layer : c.layers) {
     const auto same = [&](const Attention& a) { return a.window == layer.window; };
     auto found = std::find_if(runner->attention_.begin(), runner->attention_.end(), same);
     if (found == runner->attention_.end()) {
       Attention attention;
       attention.window = layer.window;
-      attention.desc.q_heads = c.q_heads;
-      attention.desc.window = layer.window;
-      attention.desc.scale = AttentionScale(c);
-      attention.desc.softcap = static_cast<float>(c.attention_softcap);
+      attention.desc.q_heads = static_cast<int32_t>(c.q_heads);
+      attention.desc.window = static_cast<int32_t>(layer.window);
+      attention.desc.scale = c.attention_scale;
+      attention.desc.softcap = c.attention_softcap;
       attention.desc.exact = model.options().exact;
       attention.desc.kv = &runner->plan_.kv.layout;
       attention.desc.limits = {.requests = options.max_num_seqs,
@@ -101,7 +96,7 @@ void Runner::LayOut() {
   const ModelConfig& c = model_.config();
   const uint64_t tokens = static_cast<uint64_t>(model_.options().max_step_tokens);
   const uint64_t rows = static_cast<uint64_t>(options_.max_logit_rows);
-  const uint64_t qkv = static_cast<uint64_t>((c.q_heads + c.kv_heads) * c.k_head_dim + c.kv_heads * c.v_head_dim);
+  const uint64_t qkv = static_cast<uint64_t>((c.q_heads + c.kv_heads) * c.head_dim + c.kv_heads * c.v_head_dim);
   uint64_t next = 0;
   const auto place = [&next](uint64_t elements, uint64_t size) {
     const uint64_t at = next;
@@ -114,7 +109,7 @@ void Runner::LayOut() {
   at_.attn = place(tokens * static_cast<uint64_t>(c.q_heads * c.v_head_dim), 4);
   at_.ffn = place(tokens * 2 * ffn, 4);
   at_.act = place(tokens * ffn, 4);
-  at_.tmp = place(c.has_post_norms ? tokens * hidden : 0, 4);
+  at_.tmp = place(c.post_attention_norm || c.post_ffn_norm ? tokens * hidden : 0, 4);
   at_.last = place(rows * hidden, 4);
   at_.logits = place(rows * static_cast<uint64_t>(c.vocab_size), 4);
   at_.ids = place(tokens, 4);
@@ -122,8 +117,8 @@ void Runner::LayOut() {
   at_.slots = place(tokens, 8);
   at_.rows = place(rows, 4);
   at_.cos_sin = next;
-  next += Align(static_cast<uint64_t>(options_.max_model_len) * static_cast<uint64_t>(c.rope.dims) * 4) *
-          c.rope.thetas.size();
+  next += Align(static_cast<uint64_t>(options_.max_model_len) * static_cast<uint64_t>(c.rope.rotary_dims) * 4) *
+          c.rope.bases.size();
   at_.end = next;
 }
 
@@ -148,9 +143,9 @@ absl::Status Runner::Allocate() {
     attention.plan = *std::move(plan);
   }
 
-  const int64_t pairs = c.rope.dims / 2;
+  const int64_t pairs = c.rope.rotary_dims / 2;
   std::vector<float> table(static_cast<size_t>(options_.max_model_len * pairs * 2));
-  for (size_t base = 0; base < c.rope.thetas.size(); ++base) {
+  for (size_t base = 0; base < c.rope.bases.size(); ++base) {
     const uint64_t offset = at_.cos_sin + base * Align(table.size() * sizeof(float));
     const std::vector<double>& frequency = model_.rope_frequencies(base);
     for (int64_t position = 0; position < options_.max_model_len; ++position) {
@@ -262,7 +257,7 @@ absl::Status Runner::Linear(const Weight& weight, const Tensor& x, const Tensor&
   args.y = &y;
   args.bias = bias ? &*bias : nullptr;
   args.norm_gain = norm ? &*norm : nullptr;
-  args.norm_eps = static_cast<float>(model_.config().norm_eps);
+  args.norm_eps = model_.config().norm_eps;
   args.residual = residual;
   args.w = &weight;
   args.workspace = workspace_.get();
@@ -273,12 +268,11 @@ absl::Status Runner::Linear(const Weight& weight, const Tensor& x, const Tensor&
 absl::Status Runner::RunLayer(int32_t index) {
   const ModelConfig& c = model_.config();
   const LayerWeights& w = model_.layer(index);
-  const LayerConfig& layer = c.per_layer[static_cast<size_t>(index)];
+  const LayerConfig& layer = c.layers[static_cast<size_t>(index)];
   DenseOps& dense = *device_.dense();
   Stream& stream = *stream_.get();
   const int64_t n = tokens_;
-  const int64_t qkv_row =
-      static_cast<int64_t>(c.q_heads + c.kv_heads) * c.k_head_dim + static_cast<int64_t>(c.kv_heads) * c.v_head_dim;
+  const int64_t qkv_row = (c.q_heads + c.kv_heads) * c.head_dim + c.kv_heads * c.v_head_dim;
 
   const Tensor x = View(at_.x, DType::kF32, {n, c.hidden_size});
   const Tensor qkv = View(at_.qkv, DType::kF32, {n, qkv_row});
@@ -288,19 +282,19 @@ absl::Status Runner::RunLayer(int32_t index) {
     t.stride[0] = qkv_row;
     return t;
   };
-  const Tensor q = heads(0, c.q_heads, c.k_head_dim);
-  const Tensor k = heads(static_cast<int64_t>(c.q_heads) * c.k_head_dim, c.kv_heads, c.k_head_dim);
-  const Tensor v = heads(static_cast<int64_t>(c.q_heads + c.kv_heads) * c.k_head_dim, c.kv_heads, c.v_head_dim);
+  const Tensor q = heads(0, c.q_heads, c.head_dim);
+  const Tensor k = heads(c.q_heads * c.head_dim, c.kv_heads, c.head_dim);
+  const Tensor v = heads((c.q_heads + c.kv_heads) * c.head_dim, c.kv_heads, c.v_head_dim);
   const Tensor positions = View(at_.positions, DType::kI32, {n});
   const Tensor slots = View(at_.slots, DType::kI64, {n});
 
   RETURN_IF_ERROR(Linear(*w.qkv.get(), x, qkv, w.qkv_bias, w.attn_norm, nullptr));
   if (w.q_norm) {
-    const float eps = static_cast<float>(c.norm_eps);
+    const float eps = c.norm_eps;
     RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, q, *w.q_norm, nullptr, eps, q));
     RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, k, *w.k_norm, nullptr, eps, k));
   }
-  const Tensor& cos_sin = cos_sin_[static_cast<size_t>(layer.rope_index)];
+  const Tensor& cos_sin = cos_sin_[static_cast<size_t>(layer.rope)];
   RETURN_IF_DEVICE_ERROR(dense.Rope(stream, q, positions, cos_sin, c.rope.interleaved));
   RETURN_IF_DEVICE_ERROR(dense.Rope(stream, k, positions, cos_sin, c.rope.interleaved));
 
@@ -312,24 +306,23 @@ absl::Status Runner::RunLayer(int32_t index) {
   RETURN_IF_DEVICE_ERROR(device_.attention().Run(stream, plan, kv_layer, {.q = &q, .out = &out}));
 
   // x += [norm of] f(input): the tail of both halves of a layer.
-  const auto add_to_x = [&](const Weight& weight, const Tensor& input, const std::optional<Tensor>& bias,
+  const auto add_to_x = [&](const Weight& weight, const Tensor& input,
                             const std::optional<Tensor>& post_norm) -> absl::Status {
-    if (!post_norm) return Linear(weight, input, x, bias, std::nullopt, &x);
+    if (!post_norm) return Linear(weight, input, x, std::nullopt, std::nullopt, &x);
     const Tensor tmp = View(at_.tmp, DType::kF32, {n, c.hidden_size});
-    RETURN_IF_ERROR(Linear(weight, input, tmp, bias, std::nullopt, nullptr));
-    RETURN_IF_DEVICE_ERROR(
-        dense.Norm(stream, NormKind::kRms, tmp, *post_norm, nullptr, static_cast<float>(c.norm_eps), tmp));
+    RETURN_IF_ERROR(Linear(weight, input, tmp, std::nullopt, std::nullopt, nullptr));
+    RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, tmp, *post_norm, nullptr, c.norm_eps, tmp));
     RETURN_IF_DEVICE_ERROR(dense.Add(stream, tmp, x));
     return absl::OkStatus();
   };
-  const Tensor attn = View(at_.attn, DType::kF32, {n, static_cast<int64_t>(c.q_heads) * c.v_head_dim});
-  RETURN_IF_ERROR(add_to_x(*w.o.get(), attn, w.o_bias, w.post_attn_norm));
+  const Tensor attn = View(at_.attn, DType::kF32, {n, c.q_heads * c.v_head_dim});
+  RETURN_IF_ERROR(add_to_x(*w.o.get(), attn, w.post_attn_norm));
 
-  const Tensor ffn = View(at_.ffn, DType::kF32, {n, 2 * static_cast<int64_t>(c.ffn_size)});
+  const Tensor ffn = View(at_.ffn, DType::kF32, {n, 2 * c.ffn_size});
   const Tensor act = View(at_.act, DType::kF32, {n, c.ffn_size});
   RETURN_IF_ERROR(Linear(*w.gate_up.get(), x, ffn, std::nullopt, w.ffn_norm, nullptr));
   RETURN_IF_DEVICE_ERROR(dense.Activate(stream, c.activation, ffn, act));
-  return add_to_x(*w.down.get(), act, std::nullopt, w.post_ffn_norm);
+  return add_to_x(*w.down.get(), act, w.post_ffn_norm);
 }
 
 absl::Status Runner::ReadLogits() {
@@ -344,7 +337,7 @@ absl::Status Runner::ReadLogits() {
   const size_t values = static_cast<size_t>(rows * c.vocab_size);
   RETURN_IF_ERROR(device_.Read(stream_.get(), activations_.get(), at_.logits, logits_.data(), values * sizeof(float)));
   RETURN_IF_ERROR(device_.Sync(stream_.get()));
-  if (const float cap = static_cast<float>(c.final_softcap); cap > 0) {
+  if (const float cap = c.logit_softcap; cap > 0) {
     for (size_t i = 0; i < values; ++i) logits_[i] = cap * std::tanh(logits_[i] / cap);
   }
   return absl::OkStatus();
@@ -357,9 +350,8 @@ absl::StatusOr<std::span<const float>> Runner::Step(std::span<const SequenceInpu
   const ModelConfig& c = model_.config();
   const Tensor ids = View(at_.ids, DType::kI32, {tokens_});
   const Tensor x = View(at_.x, DType::kF32, {tokens_, c.hidden_size});
-  RETURN_IF_DEVICE_ERROR(
-      device_.dense()->Embed(*stream_.get(), model_.embedding(), ids, static_cast<float>(c.embedding_scale), x));
-  for (int32_t i = 0; i < c.layers; ++i) RETURN_IF_ERROR(RunLayer(i));
+  RETURN_IF_DEVICE_ERROR(device_.dense()->Embed(*stream_.get(), model_.embedding(), ids, c.embedding_scale, x));
+  for (int32_t i = 0; i < c.num_layers(); ++i) RETURN_IF_ERROR(RunLayer(i));
   RETURN_IF_ERROR(ReadLogits());
   return std::span<const float>(logits_.data(), rows_.size() * static_cast<size_t>(c.vocab_size));
 }

@@ -46,6 +46,8 @@ class Runner {
 
   const MemoryPlan& plan() const { return plan_; }
   const RunnerOptions& options() const { return options_; }
+  // New tokens that one step takes, over all sequences.
+  int32_t max_step_tokens() const { return model_.options().max_step_tokens; }
   // Which attention kernel the device will run.
   const std::string& attention_kernel() const { return attention_kernel_; }
   // The lowest support level of the device's operations here: 1 correct but slow, 2 native.
@@ -64,7 +66,7 @@ class Runner {
  private:
   // The attention of all layers with one window.
   struct Attention {
-    int32_t window = 0;
+    int64_t window = 0;
     AttentionDesc desc;
     uint64_t workspace_bytes = 0, workspace_offset = 0;
     std::unique_ptr<AttentionPlan> plan;
