@@ -144,9 +144,14 @@ TEST_P(RunnerTest, RoundedCachesCostWhatTheirRoundingCosts) {
     const double cost = RelativeError(rounded, exact);
     EXPECT_GT(cost, 1e-5) << DTypeName(dtype);
     EXPECT_LT(cost, 0.1) << DTypeName(dtype);
-    EXPECT_LT(RelativeError(logits, exact), 1.5 * cost) << DTypeName(dtype);
-    EXPECT_GT(RelativeError(logits, exact), 0.5 * cost) << DTypeName(dtype) << " is not what was computed";
-    RecordProperty(DTypeName(dtype), std::to_string(cost));
+    if (GetParam().k_outlier != 1) {
+      // The outlying pair is evened out at load, which the reference knows nothing of and which only helps.
+      EXPECT_LT(RelativeError(logits, exact), (dtype == DType::kI8 ? 0.7 : 1.5) * cost) << DTypeName(dtype);
+      continue;
+    }
+    EXPECT_LT(RelativeError(logits, exact), 1.1 * cost) << DTypeName(dtype);
+    // The same roundings, but where f32 and double fall on two sides of a tie.
+    EXPECT_LT(RelativeError(logits, rounded), 0.3 * cost) << DTypeName(dtype);
   }
 }
 
@@ -256,7 +261,7 @@ TEST(WeightRulesTest, OffsetsAndBalancingAreOnWhereTheWeightsAskForThem) {
 // On a large K bias the default must be far better than INT8 without offsets, or the table is not used.
 TEST(Int8RecipeTest, KOffsetsRemoveMostOfTheErrorOfALargeBias) {
   RandomModelSpec spec = QwenSpec();
-  spec.k_bias = 80;
+  spec.k_bias = 400;
   const RandomModel random(spec);
   const TinyEngine engine(random.File());
   const std::vector<int32_t> tokens = RandomTokens(spec, 150, 17);
@@ -268,8 +273,8 @@ TEST(Int8RecipeTest, KOffsetsRemoveMostOfTheErrorOfALargeBias) {
     const auto runner = engine.MakeRunner(options);
     error.push_back(RelativeError(Sequence(*runner, tokens).Feed(tokens.size()), exact));
   }
-  EXPECT_LT(error[0], 0.34 * error[1]);
-  EXPECT_LT(error[0], 0.34 * error[2]);
+  EXPECT_LT(error[0], 0.15 * error[1]);
+  EXPECT_LT(error[0], 0.05 * error[2]);
 }
 
 }  // namespace
