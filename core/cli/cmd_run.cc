@@ -46,13 +46,13 @@ absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& t
   }
   auto chat = ChatTemplate::Parse(tokenizer.chat_template());
   if (!chat.ok()) return chat.status();
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  if (flags.has_system) messages.push_back({{"role", "system"}, {"content", flags.system}});
+  messages.push_back({{"role", "user"}, {"content", text}});
   ChatInput input;
-  input.messages = nlohmann::ordered_json::array();
-  if (flags.has_system) input.messages.push_back({{"role", "system"}, {"content", flags.system}});
-  input.messages.push_back({{"role", "user"}, {"content", text}});
-  input.add_generation_prompt = true;
-  if (tokenizer.bos_id()) input.bos_token = std::string(tokenizer.Piece(*tokenizer.bos_id()));
-  if (tokenizer.eos_id()) input.eos_token = std::string(tokenizer.Piece(*tokenizer.eos_id()));
+  input.messages = &messages;
+  if (tokenizer.bos_id()) input.bos_token = tokenizer.Piece(*tokenizer.bos_id());
+  if (tokenizer.eos_id()) input.eos_token = tokenizer.Piece(*tokenizer.eos_id());
   return chat->Render(input);
 }
 
@@ -66,7 +66,7 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
          static_cast<uint64_t>(plan.layers);
 }
 
-void PrintSummary(const Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
+void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
   const KvPlan& kv = runner.plan().kv;
   if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
   fmt::print(stderr, "device   {} {} ({}), {} compute, attention {}\n", engine.device().id(),
@@ -91,7 +91,7 @@ void PrintSummary(const Engine& engine, Runner& runner, const std::vector<int32_
              saved);
 }
 
-void PrintJson(const Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
+void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
                bool with_logprobs) {
   const KvPlan& kv = runner.plan().kv;
   nlohmann::ordered_json document = {
