@@ -34,8 +34,8 @@ inline Device& CpuDevice() {
 
 class TinyEngine {
  public:
-  explicit TinyEngine(const std::string& gguf_bytes, const ModelOptions& options = {.exact = true,
-                                                                                    .max_step_tokens = 160})
+  explicit TinyEngine(const std::string& gguf_bytes,
+                      const ModelOptions& options = {.exact = true, .max_step_tokens = 160})
       : temp_(gguf_bytes) {
     auto file = GgufFile::Open(temp_.path());
     if (!file.ok()) throw std::runtime_error(file.status().ToString());
