@@ -21,7 +21,7 @@ namespace octet {
 
 // The device and its threads, shared by all tests of a program.
 inline Device& CpuDevice() {
-  static ThreadPool pool(3);
+  static ThreadPool pool(2);
   static const std::unique_ptr<Device> device = [] {
     auto registry = Registry::Load({.backend_paths = {OCTET_BUILD_DIR "/lib/octet/backends"}, .pool = &pool});
     if (!registry.ok()) throw std::runtime_error(registry.status().ToString());
