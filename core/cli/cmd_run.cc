@@ -46,10 +46,11 @@ absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& t
   }
   auto chat = ChatTemplate::Parse(tokenizer.chat_template());
   if (!chat.ok()) return chat.status();
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  if (flags.has_system) messages.push_back({{"role", "system"}, {"content", flags.system}});
+  messages.push_back({{"role", "user"}, {"content", text}});
   ChatInput input;
-  input.messages = nlohmann::ordered_json::array();
-  if (flags.has_system) input.messages.push_back({{"role", "system"}, {"content", flags.system}});
-  input.messages.push_back({{"role", "user"}, {"content", text}});
+  input.messages = &messages;
   input.add_generation_prompt = true;
   if (tokenizer.bos_id()) input.bos_token = std::string(tokenizer.Piece(*tokenizer.bos_id()));
   if (tokenizer.eos_id()) input.eos_token = std::string(tokenizer.Piece(*tokenizer.eos_id()));
