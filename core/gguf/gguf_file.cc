@@ -1,7 +1,6 @@
 #include "core/gguf/gguf_file.h"
 
 #include <cstring>
-#include <limits>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -169,6 +168,12 @@ absl::StatusOr<std::vector<std::string_view>> GgufFile::GetStrings(std::string_v
     data += sizeof(uint64_t) + length;
   }
   return texts;
+}
+
+absl::StatusOr<int64_t> GgufFile::GetArraySize(std::string_view key) const {
+  const absl::StatusOr<const Value*> value = FindArray(key, "an array");
+  if (!value.ok()) return value.status();
+  return static_cast<int64_t>((*value)->count);
 }
 
 absl::StatusOr<int64_t> GgufFile::GetIntOr(std::string_view key, int64_t absent) const {

@@ -62,6 +62,7 @@ class GgufFile {
   absl::StatusOr<std::vector<int64_t>> GetInts(std::string_view key) const;
   absl::StatusOr<std::vector<float>> GetFloats(std::string_view key) const;
   absl::StatusOr<std::vector<std::string_view>> GetStrings(std::string_view key) const;
+  absl::StatusOr<int64_t> GetArraySize(std::string_view key) const;  // elements, of whatever type
 
   // The same for optional keys: `absent` when there is no such key, an error when the value has another type.
   absl::StatusOr<int64_t> GetIntOr(std::string_view key, int64_t absent) const;

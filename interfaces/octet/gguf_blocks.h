@@ -4,8 +4,8 @@
 // template (see half.h): a backend may compile this header once per instruction set. All products below are exact in
 // float32 (11 significant bits of scale, at most 7 of sub-scale, at most 5 of weight), so the values do not depend on
 // vectorization or on fused multiply-add. Formats: ggml, ggml-common.h and dequantize_row_* in ggml-quants.c.
-#ifndef OCTET_INTERFACES_GGUF_BLOCKS_H_
-#define OCTET_INTERFACES_GGUF_BLOCKS_H_
+#ifndef OCTET_GGUF_BLOCKS_H_
+#define OCTET_GGUF_BLOCKS_H_
 
 #include <bit>
 #include <cstdint>
@@ -15,6 +15,7 @@
 #include "octet/tensor.h"
 
 namespace octet {
+inline namespace v1 {
 
 static_assert(std::endian::native == std::endian::little, "GGUF blocks are little-endian");
 
@@ -262,6 +263,7 @@ static inline bool DequantizeRow(DType type, const void* row, int64_t elements, 
   }
 }
 
+}  // namespace v1
 }  // namespace octet
 
-#endif  // OCTET_INTERFACES_GGUF_BLOCKS_H_
+#endif  // OCTET_GGUF_BLOCKS_H_
