@@ -139,6 +139,43 @@ TEST(ModelConfigTest, KvHeadsDefaultToQueryHeads) {
   EXPECT_EQ(Load(TinyModelFile(model)).value().config.kv_heads, 4);
 }
 
+TEST(ModelConfigTest, HeadDimsMayDifferFromTheHiddenSizesShare) {
+  TinyModel model;
+  model.architecture = "qwen2";
+  model.q_heads = 6;  // does not divide 16
+  model.head_dim = 8;
+  model.v_head_dim = 4;
+  const auto loaded = Load(TinyModelFile(model));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->config.head_dim, 8);
+  EXPECT_EQ(loaded->config.v_head_dim, 4);
+  EXPECT_EQ(loaded->config.rope.rotary_dims, 8);
+  EXPECT_EQ(loaded->tensors.layers[0].attn_output->row_elements(), 24);
+}
+
+TEST(ModelConfigTest, NormsThatTheConfigAsksForAreFound) {
+  GgufWriter writer = TinyModelFile({});
+  const auto loaded = Load(writer);
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  ModelConfig config = loaded->config;
+  config.qk_norm = config.post_attention_norm = config.post_ffn_norm = true;
+  EXPECT_THAT(std::string(FindModelTensors(*loaded->file, config).status().message()),
+              HasSubstr("no tensor 'blk.0.attn_q_norm.weight'"));
+  for (const char* layer : {"blk.0.", "blk.1."}) {
+    for (const char* part : {"attn_q_norm", "attn_k_norm", "post_attention_norm", "post_ffw_norm"}) {
+      const size_t size = std::string(part).starts_with("attn") ? 4 : 16;
+      writer.Tensor(absl::StrCat(layer, part, ".weight"), DType::kF32, {size}, FloatBytes(std::vector<float>(size)));
+    }
+  }
+  const TempFile temporary(writer.Finish());
+  const auto file = GgufFile::Open(temporary.path());
+  ASSERT_TRUE(file.ok()) << file.status();
+  const auto tensors = FindModelTensors(**file, config);
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  EXPECT_EQ(tensors->layers[1].attn_k_norm->name, "blk.1.attn_k_norm.weight");
+  EXPECT_EQ(tensors->layers[1].post_ffn_norm->name, "blk.1.post_ffw_norm.weight");
+}
+
 TEST(ModelConfigTest, WindowAsWideAsTheContextHidesNothing) {
   const auto loaded = Load(TinyModelFile({}).U32("llama.attention.sliding_window", 64));
   ASSERT_TRUE(loaded.ok()) << loaded.status();

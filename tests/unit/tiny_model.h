@@ -16,6 +16,7 @@ namespace octet {
 struct TinyModel {
   std::string architecture = "llama";
   uint32_t layers = 2, hidden = 16, q_heads = 4, kv_heads = 2, ffn = 24, vocab = 20, context = 64;
+  uint32_t head_dim = 0, v_head_dim = 0;  // 0: hidden / q_heads, and no key in the file
   bool tied_head = true;
   uint32_t seed = 1;
   // Metadata keys (with the architecture's prefix) and tensors that are left out.
@@ -36,6 +37,8 @@ inline GgufWriter TinyModelFile(const TinyModel& model) {
   u32("context_length", model.context);
   u32("attention.head_count", model.q_heads);
   u32("attention.head_count_kv", model.kv_heads);
+  if (model.head_dim != 0) u32("attention.key_length", model.head_dim);
+  if (model.v_head_dim != 0) u32("attention.value_length", model.v_head_dim);
   const std::string eps = absl::StrCat(model.architecture, ".attention.layer_norm_rms_epsilon");
   if (!model.without.contains(eps)) writer.F32(eps, 1e-5f);
 
@@ -54,7 +57,8 @@ inline GgufWriter TinyModelFile(const TinyModel& model) {
       writer.Tensor(name, DType::kF32, {columns, rows}, FloatBytes(values));
     }
   };
-  const uint32_t head_dim = model.hidden / model.q_heads;
+  const uint32_t head_dim = model.head_dim != 0 ? model.head_dim : model.hidden / model.q_heads;
+  const uint32_t v_head_dim = model.v_head_dim != 0 ? model.v_head_dim : head_dim;
   tensor("token_embd.weight", model.hidden, model.vocab);
   tensor("output_norm.weight", model.hidden, 1);
   if (!model.tied_head) tensor("output.weight", model.hidden, model.vocab);
@@ -63,13 +67,13 @@ inline GgufWriter TinyModelFile(const TinyModel& model) {
     tensor(blk + "attn_norm.weight", model.hidden, 1);
     tensor(blk + "attn_q.weight", model.hidden, model.q_heads * head_dim);
     tensor(blk + "attn_k.weight", model.hidden, model.kv_heads * head_dim);
-    tensor(blk + "attn_v.weight", model.hidden, model.kv_heads * head_dim);
+    tensor(blk + "attn_v.weight", model.hidden, model.kv_heads * v_head_dim);
     if (model.architecture == "qwen2") {
       tensor(blk + "attn_q.bias", model.q_heads * head_dim, 1);
       tensor(blk + "attn_k.bias", model.kv_heads * head_dim, 1);
-      tensor(blk + "attn_v.bias", model.kv_heads * head_dim, 1);
+      tensor(blk + "attn_v.bias", model.kv_heads * v_head_dim, 1);
     }
-    tensor(blk + "attn_output.weight", model.q_heads * head_dim, model.hidden);
+    tensor(blk + "attn_output.weight", model.q_heads * v_head_dim, model.hidden);
     tensor(blk + "ffn_norm.weight", model.hidden, 1);
     tensor(blk + "ffn_gate.weight", model.hidden, model.ffn);
     tensor(blk + "ffn_up.weight", model.hidden, model.ffn);
