@@ -52,7 +52,8 @@ class HostDenseOps final : public DenseOps {
     weight->y_type = desc.y_type;
     int64_t first = 0;
     for (const WeightPart& part : desc.parts) {
-      if (part.data == nullptr) return InvalidArgument("a weight part of " + std::to_string(part.rows) + " rows has no data");
+      if (part.data == nullptr)
+        return InvalidArgument("a weight part of " + std::to_string(part.rows) + " rows has no data");
       Part& mine = weight->parts.emplace_back();
       mine.type = part.dtype;
       mine.first_row = first;
@@ -138,7 +139,8 @@ class HostDenseOps final : public DenseOps {
   Status Norm(Stream&, NormKind kind, const Tensor& x, const Tensor& gain, const Tensor* bias, float eps,
               const Tensor& y) override {
     if (kind != NormKind::kRms && kind != NormKind::kLayer) {
-      return Unimplemented("norm: kind " + std::to_string(static_cast<int32_t>(kind)) + " is unknown; known are 1 and 2");
+      return Unimplemented("norm: kind " + std::to_string(static_cast<int32_t>(kind)) +
+                           " is unknown; known are 1 and 2");
     }
     OCTET_RETURN_IF_ERROR(CheckFloats("x", x));
     OCTET_RETURN_IF_ERROR(CheckFloats("y", y));
@@ -189,7 +191,8 @@ class HostDenseOps final : public DenseOps {
         for (int64_t h = 0; h < x.shape[1]; ++h) {
           const int64_t row = t * x.stride[0] + h * x.stride[1];
           for (int64_t p = 0; p < pairs; ++p) {
-            const float* angle = HostData<const float>(cos_sin) + position[t] * cos_sin.stride[0] + p * cos_sin.stride[1];
+            const float* angle =
+                HostData<const float>(cos_sin) + position[t] * cos_sin.stride[0] + p * cos_sin.stride[1];
             const int64_t i = row + (interleaved ? 2 * p : p), j = row + (interleaved ? 2 * p + 1 : p + pairs);
             const float a = Load(x, i), b = Load(x, j);
             Store(x, i, a * angle[0] - b * angle[1]);
@@ -222,8 +225,8 @@ class HostDenseOps final : public DenseOps {
     const int64_t n = y.shape[y.rank - 1];
     if (gated) {
       if (x.rank != 2 || y.rank != 2 || x.shape[0] != y.shape[0] || x.shape[1] != 2 * n) {
-        return InvalidArgument("activation: a gated one takes x [tokens][2n] to y [tokens][n], not " + ShapeText(x) + " to " +
-                               ShapeText(y));
+        return InvalidArgument("activation: a gated one takes x [tokens][2n] to y [tokens][n], not " + ShapeText(x) +
+                               " to " + ShapeText(y));
       }
     } else {
       OCTET_RETURN_IF_ERROR(CheckSameShape("activation", x, y));
@@ -321,8 +324,10 @@ class HostDenseOps final : public DenseOps {
 
   static Status CheckFloats(const char* name, const Tensor& t) {
     const std::string text(name);
-    if (!IsFloat(TypeOf(t))) return InvalidArgument(text + " is " + DTypeName(TypeOf(t)) + "; it must be f32, f16 or bf16");
-    if (t.rank < 1 || t.rank > 5) return InvalidArgument(text + " has rank " + std::to_string(t.rank) + "; 1 to 5 exist");
+    if (!IsFloat(TypeOf(t)))
+      return InvalidArgument(text + " is " + DTypeName(TypeOf(t)) + "; it must be f32, f16 or bf16");
+    if (t.rank < 1 || t.rank > 5)
+      return InvalidArgument(text + " has rank " + std::to_string(t.rank) + "; 1 to 5 exist");
     for (int i = 0; i < t.rank; ++i) {
       if (t.shape[i] < 0 || t.stride[i] < 0) return InvalidArgument(text + " has a negative length or stride");
     }
@@ -348,8 +353,8 @@ class HostDenseOps final : public DenseOps {
     if (desc.parts.empty()) return InvalidArgument("a weight needs 1 or more parts");
     if (!desc.linear && !desc.embed) return InvalidArgument("a weight needs a use: linear, embed or both");
     if (!IsFloat(desc.x_type) || !IsFloat(desc.y_type)) {
-      return Unimplemented(std::string("activations of type ") + DTypeName(desc.x_type) + " and " + DTypeName(desc.y_type) +
-                           " are unknown; f32, f16 and bf16 are possible");
+      return Unimplemented(std::string("activations of type ") + DTypeName(desc.x_type) + " and " +
+                           DTypeName(desc.y_type) + " are unknown; f32, f16 and bf16 are possible");
     }
     for (const WeightPart& part : desc.parts) {
       const int64_t row_bytes = GgufRowBytes(part.dtype, desc.columns);
