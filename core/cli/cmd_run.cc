@@ -66,7 +66,7 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
          static_cast<uint64_t>(plan.layers);
 }
 
-void PrintSummary(const Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
+void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
   const KvPlan& kv = runner.plan().kv;
   if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
   fmt::print(stderr, "device   {} {} ({}), {} compute, attention {}\n", engine.device().id(),
@@ -91,7 +91,7 @@ void PrintSummary(const Engine& engine, Runner& runner, const std::vector<int32_
              saved);
 }
 
-void PrintJson(const Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
+void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
                bool with_logprobs) {
   const KvPlan& kv = runner.plan().kv;
   nlohmann::ordered_json document = {
