@@ -41,17 +41,18 @@ ThreadPool::ThreadPool(int threads) {
 
 ThreadPool::~ThreadPool() {
   {
-    absl::MutexLock lock(&mutex_);
+    const std::lock_guard lock(mutex_);
     stop_.store(true, std::memory_order_relaxed);
     generation_.fetch_add(1, std::memory_order_release);
   }
+  generation_changed_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
 void ThreadPool::ParallelFor(int64_t n, Body body, void* arg) {
   if (n <= 0) return;
   if (current_pool == this) return body(arg, current_worker, 0, n);
-  absl::MutexLock call_lock(&call_mutex_);
+  const std::lock_guard call_lock(call_mutex_);
   current_pool = this;
   current_worker = 0;
   if (workers_.empty() || n == 1) {
@@ -64,9 +65,10 @@ void ThreadPool::ParallelFor(int64_t n, Body body, void* arg) {
     next_.store(0, std::memory_order_relaxed);
     running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
     {
-      absl::MutexLock lock(&mutex_);
+      const std::lock_guard lock(mutex_);
       generation_.fetch_add(1, std::memory_order_release);
     }
+    generation_changed_.notify_all();
     RunPieces(0);
     for (int i = 0; running_.load(std::memory_order_acquire) != 0; ++i) {
       if (i < kSpins) {
@@ -93,9 +95,8 @@ void ThreadPool::WorkerLoop(uint32_t worker) {
   for (uint64_t seen = 0;; ++seen) {
     for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) Pause();
     if (generation_.load(std::memory_order_acquire) == seen) {
-      auto changed = [this, seen] { return generation_.load(std::memory_order_acquire) != seen; };
-      absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(&changed));
+      std::unique_lock lock(mutex_);
+      generation_changed_.wait(lock, [this, seen] { return generation_.load(std::memory_order_acquire) != seen; });
     }
     if (stop_.load(std::memory_order_relaxed)) return;
     RunPieces(worker);

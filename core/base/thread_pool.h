@@ -4,11 +4,11 @@
 #define OCTET_CORE_BASE_THREAD_POOL_H_
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
 #include <thread>
 #include <vector>
-
-#include "absl/synchronization/mutex.h"
 
 namespace octet {
 
@@ -33,7 +33,8 @@ class ThreadPool {
   void WorkerLoop(uint32_t worker);
   void RunPieces(uint32_t worker);
 
-  absl::Mutex call_mutex_;  // one loop at a time
+  // std::mutex, because the thread sanitizer cannot see into a packaged libabsl and reports what absl::Mutex guards.
+  std::mutex call_mutex_;  // one loop at a time
   // The loop in progress: written by the caller before generation_ grows, read by workers after they saw it grow.
   Body body_ = nullptr;
   void* arg_ = nullptr;
@@ -42,7 +43,8 @@ class ThreadPool {
   std::atomic<int64_t> next_{0};
   std::atomic<int> running_{0};  // workers that have not finished the loop in progress
 
-  absl::Mutex mutex_;  // held where generation_ or stop_ changes, so that sleeping workers are woken
+  std::mutex mutex_;  // held where generation_ or stop_ changes, so that sleeping workers are woken
+  std::condition_variable generation_changed_;
   std::atomic<uint64_t> generation_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;  // constant after construction

@@ -1,5 +1,5 @@
 // Element types and views of device memory. A Stream, Buffer or Event belongs to the backend that made it; only that
-// backend looks inside.
+// backend looks inside. Functions are static so that files compiled for different instruction sets never share a copy.
 #ifndef OCTET_TENSOR_H_
 #define OCTET_TENSOR_H_
 
@@ -31,7 +31,7 @@ enum class DType : octet_dtype {
 };
 
 // "f32", "q4_K", ...; "?" for an unknown value.
-inline const char* DTypeName(DType type) {
+static inline const char* DTypeName(DType type) {
   switch (type) {
     case DType::kNone:
       return "none";
@@ -70,7 +70,7 @@ inline const char* DTypeName(DType type) {
 }
 
 // Bytes of one element; 0 for block types and unknown values.
-inline int64_t ElementBytes(DType type) {
+static inline int64_t ElementBytes(DType type) {
   switch (type) {
     case DType::kF32:
     case DType::kI32:
@@ -94,10 +94,10 @@ using Event = octet_event;
 using Weight = octet_weight;
 using Tensor = octet_tensor;
 
-inline DType TypeOf(const Tensor& t) { return static_cast<DType>(t.dtype); }
+static inline DType TypeOf(const Tensor& t) { return static_cast<DType>(t.dtype); }
 
 // A dense row-major view that starts `offset_bytes` into the buffer.
-inline Tensor MakeTensor(Buffer* buffer, DType type, std::initializer_list<int64_t> shape, uint64_t offset_bytes = 0) {
+static inline Tensor MakeTensor(Buffer* buffer, DType type, std::initializer_list<int64_t> shape, uint64_t offset_bytes = 0) {
   Tensor t{};
   t.buffer = buffer;
   t.offset = offset_bytes;
@@ -114,14 +114,14 @@ inline Tensor MakeTensor(Buffer* buffer, DType type, std::initializer_list<int64
   return t;
 }
 
-inline int64_t NumElements(const Tensor& t) {
+static inline int64_t NumElements(const Tensor& t) {
   int64_t n = 1;
   for (int i = 0; i < t.rank; ++i) n *= t.shape[i];
   return n;
 }
 
 // The first `rows` of the outermost dimension, which is `first` or later.
-inline Tensor Rows(Tensor t, int64_t first, int64_t rows) {
+static inline Tensor Rows(Tensor t, int64_t first, int64_t rows) {
   t.offset += static_cast<uint64_t>(first * t.stride[0] * ElementBytes(TypeOf(t)));
   t.shape[0] = rows;
   return t;

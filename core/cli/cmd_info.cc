@@ -1,0 +1,190 @@
+// octet info: which backends were found, refused or unavailable and why, and what a model needs on each device.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/cli/commands.h"
+#include "core/cli/engine.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace octet {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct InfoFlags {
+  DeviceFlags device;
+  std::string model;
+  bool backends = false, json = false;
+};
+
+// Columns padded to their widest cell; the last one is left as it is.
+void PrintTable(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> width;
+  for (const auto& row : rows) {
+    width.resize(std::max(width.size(), row.size()));
+    for (size_t i = 0; i + 1 < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += i + 1 < row.size() ? fmt::format("{:<{}}  ", row[i], width[i]) : row[i];
+    }
+    fmt::print("{}\n", line);
+  }
+}
+
+std::string DeviceLine(const BackendReport& report, size_t index) {
+  const DeviceInfo& device = report.devices[index];
+  return fmt::format("{}:{} {}, {}, {}", report.name, index, device.name, device.arch, HumanBytes(device.memory_bytes));
+}
+
+void PrintBackends(const Registry& registry) {
+  std::vector<std::vector<std::string>> rows = {{"backend", "file", "abi", "state", "devices / reason"}};
+  for (const BackendReport& report : registry.reports()) {
+    std::string what = report.reason;
+    for (size_t i = 0; i < report.devices.size(); ++i) {
+      what += absl::StrCat(what.empty() ? "" : "; ", DeviceLine(report, i));
+    }
+    rows.push_back({report.name, report.path, report.abi, BackendStateName(report.state), what});
+  }
+  PrintTable(rows);
+  std::string searched;
+  for (const std::string& place : registry.searched()) absl::StrAppend(&searched, searched.empty() ? "" : ", ", place);
+  fmt::print("searched: {}\n", searched);
+}
+
+Json BackendsJson(const Registry& registry) {
+  Json list = Json::array();
+  for (const BackendReport& report : registry.reports()) {
+    Json devices = Json::array();
+    for (size_t i = 0; i < report.devices.size(); ++i) {
+      const DeviceInfo& device = report.devices[i];
+      devices.push_back({{"id", absl::StrCat(report.name, ":", i)},
+                         {"name", device.name},
+                         {"arch", device.arch},
+                         {"memory_bytes", device.memory_bytes}});
+    }
+    list.push_back({{"name", report.name},
+                    {"file", report.path},
+                    {"abi", report.abi},
+                    {"state", BackendStateName(report.state)},
+                    {"reason", report.reason},
+                    {"devices", devices}});
+  }
+  return list;
+}
+
+struct DTypeRow {
+  std::string name;
+  uint64_t bytes_per_token = 0;  // data and scales of all layers
+  std::string support;
+};
+
+absl::StatusOr<std::vector<DTypeRow>> KvRows(const Model& model) {
+  constexpr int32_t kPageTokens = 64;
+  const ModelConfig& c = model.config();
+  std::vector<DTypeRow> rows;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16, DType::kI8}) {
+    RunnerOptions options;
+    options.kv = {.dtype = dtype, .recipe = Int8Recipe::kDefault, .page_tokens = kPageTokens};
+    options.max_model_len = std::min<int64_t>(kPageTokens, c.context_length);
+    auto runner = Runner::Prepare(model, options);
+    DTypeRow row{.name = DTypeName(dtype), .bytes_per_token = 0, .support = {}};
+    if (runner.ok()) {
+      const KvBytes& bytes = (*runner)->plan().kv.pages;
+      row.bytes_per_token = (bytes.data + bytes.scales) / kPageTokens;
+      row.support =
+          absl::StrCat((*runner)->support_level() == 2 ? "native" : "slow", ", ", (*runner)->attention_kernel());
+    } else if (runner.status().code() == absl::StatusCode::kUnimplemented) {
+      row.support = std::string(runner.status().message());
+    } else {
+      return runner.status();
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+absl::Status ModelInfo(const InfoFlags& flags, Registry& registry, Json& document) {
+  auto file = GgufFile::Open(flags.model);
+  if (!file.ok()) return absl::InvalidArgumentError(file.status().message());
+  auto device = OpenDevice(registry, flags.device);
+  if (!device.ok()) return device.status();
+  auto model = Model::Prepare(**device, **file, {});
+  if (!model.ok()) return model.status();
+  auto rows = KvRows(**model);
+  if (!rows.ok()) return rows.status();
+
+  const ModelConfig& c = (*model)->config();
+  Json kv = Json::array();
+  for (const DTypeRow& row : *rows) {
+    kv.push_back({{"dtype", row.name}, {"bytes_per_token", row.bytes_per_token}, {"support", row.support}});
+  }
+  document["model"] = {{"file", flags.model},
+                       {"architecture", c.architecture},
+                       {"layers", c.num_layers()},
+                       {"hidden_size", c.hidden_size},
+                       {"q_heads", c.q_heads},
+                       {"kv_heads", c.kv_heads},
+                       {"k_head_dim", c.head_dim},
+                       {"v_head_dim", c.v_head_dim},
+                       {"vocab_size", c.vocab_size},
+                       {"context_length", c.context_length},
+                       {"weight_bytes", (*model)->weight_bytes()},
+                       {"k_offset_layers", (*model)->k_offset_layers()},
+                       {"balanced_layers", (*model)->balanced_layers()},
+                       {"device", (*device)->id()},
+                       {"kv_cache", kv}};
+  if (flags.json) return absl::OkStatus();
+
+  fmt::print("\nmodel    {}\n", flags.model);
+  fmt::print("shape    {}: {} layers, hidden {}, {} query / {} KV heads, head dim {}, vocabulary {}, context {}\n",
+             c.architecture, c.num_layers(), c.hidden_size, c.q_heads, c.kv_heads, c.head_dim, c.vocab_size,
+             c.context_length);
+  fmt::print("weights  {} on {}\n", HumanBytes((*model)->weight_bytes()), (*device)->id());
+  if (const auto layers = (*model)->k_offset_layers(); !layers.empty()) {
+    fmt::print("K bias   INT8 keeps K offsets on layers {}\n", fmt::join(layers, ","));
+  }
+  fmt::print("\n");
+  std::vector<std::vector<std::string>> table = {{"KV dtype", "bytes/token", (*device)->id()}};
+  for (const DTypeRow& row : *rows) {
+    table.push_back({row.name, row.bytes_per_token > 0 ? absl::StrCat(row.bytes_per_token) : "-", row.support});
+  }
+  PrintTable(table);
+  return absl::OkStatus();
+}
+
+absl::Status Info(const InfoFlags& flags) {
+  ThreadPool pool(flags.device.threads);
+  auto registry = Registry::Load({.backend_paths = flags.device.backend_paths, .pool = &pool});
+  if (!registry.ok()) return registry.status();
+  Json document;
+  document["backends"] = BackendsJson(**registry);
+  document["searched"] = (*registry)->searched();
+  if (!flags.json) PrintBackends(**registry);
+  if (!flags.model.empty() && !flags.backends) {
+    if (auto status = ModelInfo(flags, **registry, document); !status.ok()) return status;
+  }
+  if (flags.json) fmt::print("{}\n", document.dump(2));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddInfo(CLI::App& app, Command& chosen) {
+  auto flags = std::make_shared<InfoFlags>();
+  CLI::App* command = app.add_subcommand("info", "backends and devices found here, and what a model needs");
+  command->add_option("-m,--model", flags->model, "model file (GGUF): its shape and its KV bytes per token");
+  flags->device.AddTo(*command);
+  command->add_flag("--backends", flags->backends, "the backends only");
+  command->add_flag("--json", flags->json, "one JSON document on stdout");
+  command->callback([flags, &chosen] { chosen = [flags] { return Info(*flags); }; });
+}
+
+}  // namespace octet

@@ -1,0 +1,286 @@
+// octet quality: what a quantized KV cache costs on this model and text. Every cache sees the same tokens through the
+// same weights, and its predictions are compared with those of a reference cache position by position.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/cli/commands.h"
+#include "core/cli/engine.h"
+#include "core/cli/progress.h"
+#include "fmt/format.h"
+
+namespace octet {
+namespace {
+
+constexpr int32_t kChunk = 128;  // tokens of one step, each with its row of logits
+
+struct QualityFlags {
+  ModelFlags model;
+  std::vector<std::string> files;
+  std::string against = "f32";
+  std::string caches = "int8,int8:rotation,int8:plain,int8:group32,bf16";
+  int64_t tokens = 2048, window = 2048;
+  double max_kl = 0, min_top1 = 0;
+  bool json = false;
+};
+
+// One cache that is compared: "int8:plain" is a dtype and a recipe.
+struct Subject {
+  std::string name;
+  KvOptions kv;
+  std::unique_ptr<Runner> runner;
+  std::unique_ptr<PageTable> pages;
+  std::vector<double> kl;  // nats per scored position
+  int64_t top1_equal = 0;
+  double nll = 0;  // of the text's own next tokens
+};
+
+absl::StatusOr<KvOptions> ParseCache(const std::string& name, const KvOptions& base) {
+  const std::vector<std::string> parts = absl::StrSplit(name, ':');
+  KvOptions kv = base;
+  auto dtype = ParseKvDType(parts[0], DType::kBF16);
+  if (!dtype.ok()) return dtype.status();
+  kv.dtype = *dtype;
+  kv.recipe = Int8Recipe::kDefault;
+  if (parts.size() > 1) {
+    auto recipe = ParseInt8Recipe(parts[1]);
+    if (!recipe.ok()) return recipe.status();
+    kv.recipe = *recipe;
+  }
+  return kv;
+}
+
+// Log of the softmax denominator, and where the largest logit is.
+struct Row {
+  double log_sum = 0;
+  int64_t top = 0;
+};
+
+Row Summarize(const float* logits, int64_t n) {
+  Row row;
+  for (int64_t i = 1; i < n; ++i) {
+    if (logits[i] > logits[row.top]) row.top = i;
+  }
+  const double max = logits[row.top];
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += std::exp(logits[i] - max);
+  row.log_sum = max + std::log(sum);
+  return row;
+}
+
+double Divergence(const float* p, const Row& p_row, const float* q, const Row& q_row, int64_t n) {
+  double kl = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const double log_p = p[i] - p_row.log_sum;
+    kl += std::exp(log_p) * (log_p - (q[i] - q_row.log_sum));
+  }
+  return std::max(kl, 0.0);
+}
+
+struct Scored {
+  double kl = 0, nll = 0;
+  bool top1_equal = false;
+};
+
+// Compares rows [0, n) of two sets of logits; `next` holds each row's true next token.
+void ScoreRows(ThreadPool& pool, const float* reference, const float* subject, int64_t vocab,
+               std::span<const int32_t> next, std::vector<Scored>& out) {
+  struct Work {
+    const float *reference, *subject;
+    int64_t vocab;
+    std::span<const int32_t> next;
+    std::vector<Scored>* out;
+  } work{reference, subject, vocab, next, &out};
+  out.resize(next.size());
+  pool.ParallelFor(
+      static_cast<int64_t>(next.size()),
+      [](void* arg, uint32_t, int64_t begin, int64_t end) {
+        const Work& w = *static_cast<Work*>(arg);
+        for (int64_t i = begin; i < end; ++i) {
+          const float *p = w.reference + i * w.vocab, *q = w.subject + i * w.vocab;
+          const Row p_row = Summarize(p, w.vocab), q_row = Summarize(q, w.vocab);
+          Scored& scored = (*w.out)[static_cast<size_t>(i)];
+          scored.kl = Divergence(p, p_row, q, q_row, w.vocab);
+          scored.top1_equal = p_row.top == q_row.top;
+          scored.nll = q_row.log_sum - q[w.next[static_cast<size_t>(i)]];
+        }
+      },
+      &work);
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadTokens(const Engine& engine, const std::vector<std::string>& files,
+                                                int64_t wanted) {
+  std::string text;
+  for (const std::string& path : files) {
+    auto read = ReadTextFile(path);
+    if (!read.ok()) return read.status();
+    text += *read;
+  }
+  auto ids = engine.tokenizer().Encode(text);
+  if (!ids.ok()) return ids.status();
+  if (static_cast<int64_t>(ids->size()) < wanted) {
+    return absl::InvalidArgumentError(absl::StrCat("the text has ", ids->size(), " tokens and ", wanted,
+                                                   " were asked for; give more files or a lower --tokens"));
+  }
+  ids->resize(static_cast<size_t>(wanted));
+  return ids;
+}
+
+absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span<const int32_t> window) {
+  const int64_t vocab = engine.model().config().vocab_size;
+  std::vector<float> reference;
+  std::vector<Scored> scored;
+  for (Subject& subject : subjects) {
+    subject.pages->Truncate(0);
+    if (auto status = subject.pages->Reserve(static_cast<int64_t>(window.size())); !status.ok()) return status;
+  }
+  for (size_t begin = 0; begin < window.size(); begin += kChunk) {
+    const auto chunk = window.subspan(begin, std::min<size_t>(kChunk, window.size() - begin));
+    // The last token of the window predicts what is not in it.
+    const auto next = window.subspan(begin + 1, std::min(chunk.size(), window.size() - begin - 1));
+    for (size_t s = 0; s < subjects.size(); ++s) {
+      const SequenceInput input{
+          .tokens = chunk, .cached = static_cast<int64_t>(begin), .pages = subjects[s].pages.get(), .all_logits = true};
+      auto logits = subjects[s].runner->Step({&input, 1});
+      if (!logits.ok()) return logits.status();
+      if (s == 0) reference.assign(logits->begin(), logits->end());
+      ScoreRows(engine.pool(), reference.data(), logits->data(), vocab, next, scored);
+      for (const Scored& row : scored) {
+        if (!std::isfinite(row.kl) || !std::isfinite(row.nll)) {
+          return absl::DataLossError(absl::StrCat("the logits of the ", subjects[s].name, " cache are not numbers"));
+        }
+        subjects[s].kl.push_back(row.kl);
+        subjects[s].top1_equal += row.top1_equal;
+        subjects[s].nll += row.nll;
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+struct Summary {
+  double mean_kl = 0, standard_error = 0, p99 = 0, max = 0, top1 = 0, perplexity = 0;
+};
+
+Summary Summarize(const Subject& subject) {
+  Summary s;
+  const double n = static_cast<double>(subject.kl.size());
+  for (double kl : subject.kl) s.mean_kl += kl / n;
+  double variance = 0;
+  for (double kl : subject.kl) variance += (kl - s.mean_kl) * (kl - s.mean_kl) / n;
+  s.standard_error = std::sqrt(variance / n);
+  std::vector<double> sorted = subject.kl;
+  std::sort(sorted.begin(), sorted.end());
+  s.p99 = sorted[static_cast<size_t>(0.99 * (n - 1))];
+  s.max = sorted.back();
+  s.top1 = static_cast<double>(subject.top1_equal) / n;
+  s.perplexity = std::exp(subject.nll / n);
+  return s;
+}
+
+absl::Status Quality(const QualityFlags& flags) {
+  if (flags.window < 2 || flags.tokens < 2) {
+    return absl::InvalidArgumentError("--window and --tokens must be at least 2");
+  }
+  auto opened = Engine::Open(flags.model, kChunk);
+  if (!opened.ok()) return opened.status();
+  Engine& engine = **opened;
+  auto ids = ReadTokens(engine, flags.files, flags.tokens);
+  if (!ids.ok()) return ids.status();
+  const int64_t window = std::min({flags.window, flags.tokens, engine.model().config().context_length});
+
+  std::vector<Subject> subjects;
+  std::vector<std::string> names = absl::StrSplit(flags.caches, ',');
+  names.insert(names.begin(), flags.against);
+  std::vector<Runner*> runners;
+  for (const std::string& name : names) {
+    auto kv = ParseCache(name, engine.kv_options());
+    if (!kv.ok()) return kv.status();
+    auto runner = engine.PrepareRunner(*kv, window, kChunk);
+    if (!runner.ok()) return runner.status();
+    Subject subject;
+    subject.name = name;
+    subject.kv = *kv;
+    subject.runner = *std::move(runner);
+    runners.push_back(subject.runner.get());
+    subjects.push_back(std::move(subject));
+  }
+  if (auto status = engine.Load(runners); !status.ok()) return status;
+  for (Subject& subject : subjects) {
+    subject.pages = std::make_unique<PageTable>(&subject.runner->cache().pool());
+  }
+
+  {
+    Progress progress("measuring");
+    const std::span<const int32_t> all(*ids);
+    for (size_t begin = 0; begin + 1 < all.size(); begin += static_cast<size_t>(window)) {
+      const auto piece = all.subspan(begin, std::min(static_cast<size_t>(window), all.size() - begin));
+      if (auto status = RunWindow(engine, subjects, piece); !status.ok()) return status;
+      progress.Update(static_cast<double>(begin + piece.size()) / static_cast<double>(all.size()));
+    }
+  }
+
+  nlohmann::ordered_json document = {{"against", flags.against},
+                                     {"compute", flags.model.compute},
+                                     {"device", engine.device().id()},
+                                     {"scored_tokens", subjects[0].kl.size()},
+                                     {"window", window},
+                                     {"caches", nlohmann::ordered_json::array()}};
+  if (!flags.json) {
+    fmt::print("{} scored tokens in windows of {}, against an {} cache, {} compute, on {}\n\n", subjects[0].kl.size(),
+               window, flags.against, flags.model.compute, engine.device().id());
+    fmt::print("{:<14} {:>12} {:>9} {:>10} {:>10} {:>8} {:>11}\n", "cache", "mean KL", "+-", "p99 KL", "max KL",
+               "top-1", "perplexity");
+  }
+  absl::Status verdict;
+  for (size_t i = 0; i < subjects.size(); ++i) {
+    const Summary s = Summarize(subjects[i]);
+    document["caches"].push_back({{"cache", subjects[i].name},
+                                  {"mean_kl", s.mean_kl},
+                                  {"standard_error", s.standard_error},
+                                  {"p99_kl", s.p99},
+                                  {"max_kl", s.max},
+                                  {"top1_agreement", s.top1},
+                                  {"perplexity", s.perplexity}});
+    if (!flags.json) {
+      fmt::print("{:<14} {:>12.2e} {:>9.1e} {:>10.2e} {:>10.2e} {:>7.2f}% {:>11.4f}\n", subjects[i].name, s.mean_kl,
+                 s.standard_error, s.p99, s.max, 100 * s.top1, s.perplexity);
+    }
+    // The limits are for the first cache after the reference.
+    if (i == 1 && flags.max_kl > 0 && s.mean_kl > flags.max_kl) {
+      verdict = absl::FailedPreconditionError(fmt::format(
+          "the {} cache has a mean KL of {:.2e}, and --max-kl is {:.2e}", subjects[i].name, s.mean_kl, flags.max_kl));
+    } else if (i == 1 && s.top1 < flags.min_top1) {
+      verdict = absl::FailedPreconditionError(
+          fmt::format("the {} cache agrees with {} on {:.4f} of the first choices, and --min-top1 is {:.4f}",
+                      subjects[i].name, flags.against, s.top1, flags.min_top1));
+    }
+  }
+  if (flags.json) fmt::print("{}\n", document.dump(2));
+  return verdict;
+}
+
+}  // namespace
+
+void AddQuality(CLI::App& app, Command& chosen) {
+  auto flags = std::make_shared<QualityFlags>();
+  CLI::App* command = app.add_subcommand("quality", "what a quantized KV cache costs on this model and text");
+  flags->model.AddTo(*command);
+  command->add_option("-f,--file", flags->files, "text to measure on")->required();
+  command->add_option("--caches", flags->caches, "caches to compare, e.g. int8,int8:plain,bf16")->capture_default_str();
+  command->add_option("--against", flags->against, "the reference cache")->capture_default_str();
+  command->add_option("--tokens", flags->tokens, "tokens of the text to use")->capture_default_str();
+  command->add_option("--window", flags->window, "tokens of one context")->capture_default_str();
+  command->add_option("--max-kl", flags->max_kl, "fail when the first cache's mean KL is above this");
+  command->add_option("--min-top1", flags->min_top1, "fail when the first cache's top-1 agreement is below this");
+  command->add_flag("--json", flags->json, "one JSON document on stdout");
+  command->callback([flags, &chosen] { chosen = [flags] { return Quality(*flags); }; });
+}
+
+}  // namespace octet

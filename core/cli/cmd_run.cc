@@ -1,0 +1,215 @@
+// octet run: generates text from a prompt, streamed as it comes.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "core/cli/commands.h"
+#include "core/cli/engine.h"
+#include "core/cli/progress.h"
+#include "core/model/generator.h"
+#include "core/text/chat_template.h"
+#include "fmt/format.h"
+
+namespace octet {
+namespace {
+
+constexpr int32_t kStepTokens = 256;  // of a prompt, per step
+
+struct RunFlags {
+  ModelFlags model;
+  std::string prompt, file, system;
+  bool has_prompt = false, has_file = false, has_system = false;
+  bool apply_chat_template = false, no_special = false, json = false;
+  GenerateOptions generate;
+};
+
+absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& tokenizer) {
+  if (flags.has_prompt + flags.has_file != 1) {
+    return absl::InvalidArgumentError("octet run takes one of --prompt and --file");
+  }
+  std::string text = flags.prompt;
+  if (flags.has_file) {
+    auto read = ReadTextFile(flags.file);
+    if (!read.ok()) return read.status();
+    text = *std::move(read);
+  }
+  if (!flags.apply_chat_template) {
+    if (flags.has_system) return absl::InvalidArgumentError("--system goes with --apply-chat-template");
+    return text;
+  }
+  if (tokenizer.chat_template().empty()) {
+    return absl::InvalidArgumentError("this model has no chat template; leave --apply-chat-template out");
+  }
+  auto chat = ChatTemplate::Parse(tokenizer.chat_template());
+  if (!chat.ok()) return chat.status();
+  ChatInput input;
+  input.messages = nlohmann::ordered_json::array();
+  if (flags.has_system) input.messages.push_back({{"role", "system"}, {"content", flags.system}});
+  input.messages.push_back({{"role", "user"}, {"content", text}});
+  input.add_generation_prompt = true;
+  if (tokenizer.bos_id()) input.bos_token = std::string(tokenizer.Piece(*tokenizer.bos_id()));
+  if (tokenizer.eos_id()) input.eos_token = std::string(tokenizer.Piece(*tokenizer.eos_id()));
+  return chat->Render(input);
+}
+
+double PerSecond(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+
+// What a bf16 cache of the same pages would take.
+uint64_t Bf16Bytes(const KvPlan& plan) {
+  const KvLayout& l = plan.layout;
+  return 2 * static_cast<uint64_t>(l.num_pages) * static_cast<uint64_t>(l.page_tokens) *
+         static_cast<uint64_t>(l.kv_heads) * static_cast<uint64_t>(l.k.head_dim + l.v.head_dim) *
+         static_cast<uint64_t>(plan.layers);
+}
+
+void PrintSummary(const Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
+  const KvPlan& kv = runner.plan().kv;
+  if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
+  fmt::print(stderr, "device   {} {} ({}), {} compute, attention {}\n", engine.device().id(),
+             engine.device().info().name, engine.device().info().arch, engine.flags().compute,
+             runner.attention_kernel());
+  fmt::print(stderr, "prompt   {} tokens, {:.1f} tokens/s\n", prompt.size(),
+             PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds));
+  fmt::print(stderr, "decode   {} tokens, {:.1f} tokens/s\n", g.ids.size(),
+             PerSecond(g.decode_steps, g.decode_seconds));
+  std::string saved;
+  const uint64_t bf16 = Bf16Bytes(kv);
+  if (kv.total() < bf16) {
+    saved = fmt::format("; bf16 would take {}: {:.1f} % saved", HumanBytes(bf16),
+                        100.0 * (1.0 - static_cast<double>(kv.total()) / static_cast<double>(bf16)));
+  }
+  fmt::print(stderr,
+             "KV cache {} in all {} layers, {} tokens: {} planned, {} allocated (data {}, scales {}, padding {}, K "
+             "offsets {}){}\n",
+             DTypeName(kv.layout.k.data_type), kv.layers,
+             static_cast<int64_t>(kv.layout.num_pages) * kv.layout.page_tokens, kv.total(),
+             runner.cache().allocated_bytes(), kv.pages.data, kv.pages.scales, kv.pages.padding, kv.offset_bytes,
+             saved);
+}
+
+void PrintJson(const Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
+               bool with_logprobs) {
+  const KvPlan& kv = runner.plan().kv;
+  nlohmann::ordered_json document = {
+      {"prompt_ids", prompt},
+      {"ids", g.ids},
+      {"text", g.text},
+      {"finish_reason", g.finish_reason},
+      {"device", engine.device().id()},
+      {"kv_cache_dtype", std::vector<std::string>(static_cast<size_t>(kv.layers), DTypeName(kv.layout.k.data_type))},
+      {"kv_bytes",
+       {{"planned", kv.total()},
+        {"allocated", runner.cache().allocated_bytes()},
+        {"data", kv.pages.data},
+        {"scales", kv.pages.scales},
+        {"padding", kv.pages.padding},
+        {"k_offsets", kv.offset_bytes}}},
+      {"timing",
+       {{"prompt_tokens_per_s", PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds)},
+        {"decode_tokens_per_s", PerSecond(g.decode_steps, g.decode_seconds)}}}};
+  if (with_logprobs) document["logprobs"] = g.logprobs;
+  fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+}
+
+absl::Status Run(const RunFlags& flags) {
+  if (auto status = flags.generate.sampling.Validate(); !status.ok()) return status;
+  if (flags.generate.max_new_tokens < 1) {
+    return absl::InvalidArgumentError("--max-new-tokens must be at least 1");
+  }
+  if (flags.generate.logprobs < 0 || flags.generate.logprobs > 1000) {
+    return absl::InvalidArgumentError("--logprobs must be 0 to 1000");
+  }
+  auto opened = Engine::Open(flags.model, kStepTokens);
+  if (!opened.ok()) return opened.status();
+  Engine& engine = **opened;
+  const int64_t context = engine.model().config().context_length;
+  if (flags.model.max_model_len > context) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-model-len is ", flags.model.max_model_len,
+                                                   " and the model's context is ", context, " tokens"));
+  }
+  auto text = PromptText(flags, engine.tokenizer());
+  if (!text.ok()) return text.status();
+  auto prompt =
+      engine.tokenizer().Encode(*text, {.parse_special = !flags.no_special, .add_special = !flags.apply_chat_template});
+  if (!prompt.ok()) return prompt.status();
+  if (prompt->empty()) return absl::InvalidArgumentError("the prompt is empty: it has no token to continue from");
+
+  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
+  if (static_cast<int64_t>(prompt->size()) >= room) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the prompt has ", prompt->size(), " tokens and ",
+                     flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
+                     ", which leaves no room for an answer; shorten the prompt"));
+  }
+  // The cache is sized for this request unless more was asked for.
+  const int64_t wanted = std::min(room, static_cast<int64_t>(prompt->size()) + flags.generate.max_new_tokens);
+  auto runner = engine.PrepareRunner(engine.kv_options(), flags.model.max_model_len > 0 ? room : wanted, 1);
+  if (!runner.ok()) return runner.status();
+  if (auto status = engine.Load({runner->get()}); !status.ok()) return status;
+
+  const auto print = [&flags](std::string_view piece) {
+    if (flags.json) return;
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  };
+  Progress progress("reading the prompt");
+  auto result = Generate(**runner, engine.tokenizer(), *prompt, flags.generate, print,
+                         [&progress](double share) { progress.Update(share); });
+  if (!result.ok()) {
+    if (!flags.json) std::fflush(stdout);
+    return result.status();
+  }
+  if (flags.json) {
+    PrintJson(engine, **runner, *prompt, *result, flags.generate.logprobs > 0);
+  } else {
+    fmt::print("\n");
+    std::fflush(stdout);
+    PrintSummary(engine, **runner, *prompt, *result);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddRun(CLI::App& app, Command& chosen) {
+  auto flags = std::make_shared<RunFlags>();
+  CLI::App* command = app.add_subcommand("run", "generate text from a prompt");
+  flags->model.AddTo(*command);
+  GenerateOptions& g = flags->generate;
+  CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt");
+  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt");
+  command->add_flag("--apply-chat-template", flags->apply_chat_template,
+                    "the prompt is a user's message, put into the model's chat template");
+  CLI::Option* system = command->add_option("--system", flags->system, "system message of the chat template");
+  command->add_flag("--no-special", flags->no_special, "special tokens in the prompt are plain text");
+  command->add_option("-n,--max-new-tokens", g.max_new_tokens, "tokens to generate at most")->capture_default_str();
+  command->add_option("--temperature", g.sampling.temperature, "0: always the likeliest token")->capture_default_str();
+  command->add_option("--top-k", g.sampling.top_k, "draw from the k likeliest tokens; 0: all")->capture_default_str();
+  command->add_option("--top-p", g.sampling.top_p, "draw from the likeliest tokens of this total probability")
+      ->capture_default_str();
+  command->add_option("--min-p", g.sampling.min_p, "draw from tokens of this share of the likeliest one's probability")
+      ->capture_default_str();
+  command
+      ->add_option("--repetition-penalty", g.sampling.repetition_penalty,
+                   "weakens tokens that stand in the text; 1: off")
+      ->capture_default_str();
+  command->add_option("--seed", g.sampling.seed, "same seed, same text")->capture_default_str();
+  command->add_option("--stop", g.stop, "end before this text (repeatable)")->allow_extra_args(false);
+  command->add_option("--stop-token-id", g.stop_token_ids, "end at this token (repeatable)")->allow_extra_args(false);
+  command->add_flag("--ignore-eos", g.ignore_eos, "go on past the model's end tokens");
+  command->add_option("--logprobs", g.logprobs, "with --json: this many likeliest tokens per step")
+      ->capture_default_str();
+  command->add_flag("--json", flags->json, "one JSON document on stdout instead of the text");
+  command->callback([flags, prompt, file, system, &chosen] {
+    flags->has_prompt = prompt->count() > 0;
+    flags->has_file = file->count() > 0;
+    flags->has_system = system->count() > 0;
+    chosen = [flags] { return Run(*flags); };
+  });
+}
+
+}  // namespace octet

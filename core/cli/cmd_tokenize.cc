@@ -1,0 +1,100 @@
+// octet tokenize: text to token ids and back.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/cli/commands.h"
+#include "core/cli/engine.h"
+#include "core/text/gguf_tokenizer.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+
+namespace octet {
+namespace {
+
+struct TokenizeFlags {
+  std::string model, prompt, file, decode;
+  bool no_special = false, add_special = false, json = false;
+  bool has_prompt = false, has_file = false, has_decode = false;
+};
+
+absl::StatusOr<std::vector<int32_t>> ParseIds(const std::string& text) {
+  std::vector<int32_t> ids;
+  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+    int32_t id = 0;
+    if (!absl::SimpleAtoi(part, &id)) {
+      return absl::InvalidArgumentError(absl::StrCat("'", part, "' in --decode is no token id"));
+    }
+    ids.push_back(id);
+  }
+  return ids;
+}
+
+absl::Status Tokenize(const TokenizeFlags& flags) {
+  if (flags.has_prompt + flags.has_file + flags.has_decode != 1) {
+    return absl::InvalidArgumentError("octet tokenize takes one of --prompt, --file and --decode");
+  }
+  auto file = GgufFile::Open(flags.model);
+  if (!file.ok()) return absl::InvalidArgumentError(file.status().message());
+  auto spec = TokenizerSpecFromGguf(**file);
+  if (!spec.ok()) return spec.status();
+  auto tokenizer = Tokenizer::Create(*std::move(spec));
+  if (!tokenizer.ok()) return tokenizer.status();
+
+  std::vector<int32_t> ids;
+  std::string text;
+  if (flags.has_decode) {
+    auto parsed = ParseIds(flags.decode);
+    if (!parsed.ok()) return parsed.status();
+    ids = *std::move(parsed);
+    auto decoded = tokenizer->Decode(ids);
+    if (!decoded.ok()) return absl::InvalidArgumentError(decoded.status().message());
+    text = *std::move(decoded);
+  } else {
+    text = flags.prompt;
+    if (flags.has_file) {
+      auto read = ReadTextFile(flags.file);
+      if (!read.ok()) return read.status();
+      text = *std::move(read);
+    }
+    auto encoded = tokenizer->Encode(text, {.parse_special = !flags.no_special, .add_special = flags.add_special});
+    if (!encoded.ok()) return encoded.status();
+    ids = *std::move(encoded);
+  }
+  if (flags.json) {
+    const nlohmann::json document = {{"ids", ids}, {"text", text}};
+    fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  } else if (flags.has_decode) {
+    fmt::print("{}\n", text);
+  } else {
+    fmt::print("{}\n", fmt::join(ids, ","));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddTokenize(CLI::App& app, Command& chosen) {
+  auto flags = std::make_shared<TokenizeFlags>();
+  CLI::App* command = app.add_subcommand("tokenize", "text to token ids, or back with --decode");
+  command->add_option("-m,--model", flags->model, "model file (GGUF)")->required();
+  CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the text");
+  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the text");
+  CLI::Option* decode = command->add_option("--decode", flags->decode, "token ids, separated by commas");
+  command->add_flag("--no-special", flags->no_special, "special tokens in the text are plain text");
+  command->add_flag("--add-special", flags->add_special, "add BOS and EOS where the model wants them");
+  command->add_flag("--json", flags->json, "one JSON document on stdout");
+  command->callback([flags, prompt, file, decode, &chosen] {
+    flags->has_prompt = prompt->count() > 0;
+    flags->has_file = file->count() > 0;
+    flags->has_decode = decode->count() > 0;
+    chosen = [flags] { return Tokenize(*flags); };
+  });
+}
+
+}  // namespace octet

@@ -1,0 +1,167 @@
+#include "core/cli/engine.h"
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/mapped_file.h"
+#include "core/cli/progress.h"
+#include "core/kv/kv_options.h"
+#include "core/text/gguf_tokenizer.h"
+#include "fmt/format.h"
+
+namespace octet {
+namespace {
+
+// A model file that is cut short is wrong like any other bad file; DataLoss is kept for devices.
+absl::Status FileError(const absl::Status& status) {
+  return status.code() == absl::StatusCode::kDataLoss ? absl::InvalidArgumentError(status.message()) : status;
+}
+
+absl::Status CheckFlags(const ModelFlags& flags) {
+  if (flags.compute != "fast" && flags.compute != "exact") {
+    return absl::InvalidArgumentError(absl::StrCat("unknown --compute '", flags.compute, "'; use fast or exact"));
+  }
+  if (flags.kv_scales != "dynamic") {
+    return absl::UnimplementedError(absl::StrCat(
+        "--kv-scales ", flags.kv_scales, " is not done yet; dynamic scales need no calibration and are the default"));
+  }
+  if (flags.block_size < 1 || flags.block_size > 4096) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--block-size is ", flags.block_size, "; use 1 to 4096 tokens per page"));
+  }
+  if (flags.max_num_seqs < 1 || flags.max_num_seqs > 4096) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-num-seqs is ", flags.max_num_seqs, "; use 1 to 4096"));
+  }
+  if (flags.max_model_len < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-model-len is ", flags.max_model_len, "; use 1 or more"));
+  }
+  if (flags.device.threads < 0 || flags.device.threads > 1024) {
+    return absl::InvalidArgumentError(absl::StrCat("--threads is ", flags.device.threads, "; use 0 (all) to 1024"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void DeviceFlags::AddTo(CLI::App& app) {
+  app.add_option("--device", device, "auto, cpu, cuda, cuda:1, or any backend's name")->capture_default_str();
+  app.add_option("--backend-path", backend_paths, "extra backend library, or folder of them ");
+  app.add_option("--threads", threads, "CPU threads; 0: one per available CPU")->capture_default_str();
+}
+
+void ModelFlags::AddTo(CLI::App& app) {
+  app.add_option("-m,--model", model, "model file (GGUF)")->required();
+  device.AddTo(app);
+  app.add_option("--kv-cache-dtype", kv_cache_dtype, "auto (the model's 16-bit type), f32, f16, bf16 or int8")
+      ->capture_default_str();
+  app.add_option("--kv-int8-recipe", kv_int8_recipe, "how K and V become INT8: default, rotation, plain or group32")
+      ->capture_default_str();
+  app.add_option("--kv-scales", kv_scales, "dynamic: one scale per token and head, no calibration")
+      ->capture_default_str();
+  app.add_option("--compute", compute, "fast, or exact: float activations and accumulation everywhere")
+      ->capture_default_str();
+  app.add_flag("--strict", strict, "an error instead of a warning where the device has no native kernel");
+  app.add_option("--max-model-len", max_model_len, "tokens of one sequence that the KV cache has room for");
+  app.add_option("--block-size", block_size, "tokens per KV cache page")->capture_default_str();
+  app.add_option("--max-num-seqs", max_num_seqs, "sequences that the KV cache has room for")->capture_default_str();
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Registry& registry, const DeviceFlags& flags) {
+  auto device = registry.Open(flags.device);
+  if (device.status().code() == absl::StatusCode::kNotFound) {
+    return absl::UnavailableError(device.status().message());
+  }
+  return device;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const ModelFlags& flags, int32_t max_step_tokens) {
+  if (auto status = CheckFlags(flags); !status.ok()) return status;
+  auto recipe = ParseInt8Recipe(flags.kv_int8_recipe);
+  if (!recipe.ok()) return recipe.status();
+  // A model stored in GGUF blocks has no 16-bit type of its own: bf16, whose range every K fits.
+  auto dtype = ParseKvDType(flags.kv_cache_dtype, DType::kBF16);
+  if (!dtype.ok()) return dtype.status();
+
+  std::unique_ptr<Engine> engine(new Engine(flags));
+  engine->kv_ = {.dtype = *dtype, .recipe = *recipe, .page_tokens = flags.block_size};
+  auto file = GgufFile::Open(flags.model);
+  if (!file.ok()) return FileError(file.status());
+  engine->file_ = *std::move(file);
+
+  auto registry = Registry::Load({.backend_paths = flags.device.backend_paths, .pool = &engine->pool_});
+  if (!registry.ok()) return registry.status();
+  engine->registry_ = *std::move(registry);
+  auto device = OpenDevice(*engine->registry_, flags.device);
+  if (!device.ok()) return device.status();
+  engine->device_ = *std::move(device);
+
+  auto model = Model::Prepare(*engine->device_, *engine->file_,
+                              {.exact = flags.compute == "exact", .max_step_tokens = max_step_tokens});
+  if (!model.ok()) return model.status();
+  engine->model_ = *std::move(model);
+  auto spec = TokenizerSpecFromGguf(*engine->file_);
+  if (!spec.ok()) return spec.status();
+  auto tokenizer = Tokenizer::Create(*std::move(spec));
+  if (!tokenizer.ok()) return tokenizer.status();
+  engine->tokenizer_ = *std::move(tokenizer);
+  if (engine->tokenizer_->vocab_size() > engine->model_->config().vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(flags.model, " has ", engine->tokenizer_->vocab_size(),
+                                                   " tokens and embeddings for ", engine->model_->config().vocab_size));
+  }
+  return engine;
+}
+
+absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const KvOptions& kv, int64_t max_model_len,
+                                                              int32_t max_logit_rows) const {
+  RunnerOptions options;
+  options.kv = kv;
+  options.max_model_len = max_model_len;
+  options.max_num_seqs = flags_.max_num_seqs;
+  options.max_logit_rows = std::max(max_logit_rows, flags_.max_num_seqs);
+  auto runner = Runner::Prepare(*model_, options);
+  if (!runner.ok()) return runner.status();
+  if (std::min((*runner)->support_level(), model_->support_level()) < 2) {
+    const std::string slow = absl::StrCat(device_->id(), " runs this model correctly but without its native kernels");
+    if (flags_.strict) {
+      return absl::UnimplementedError(absl::StrCat(slow, ", and --strict was given; leave --strict out to run it"));
+    }
+    fmt::print(stderr, "octet: warning: {}\n", slow);
+  }
+  return runner;
+}
+
+absl::Status Engine::Load(const std::vector<Runner*>& runners) {
+  uint64_t needed = model_->weight_bytes() + model_->constant_bytes();
+  for (const Runner* runner : runners) needed += runner->plan().own_bytes();
+  auto memory = device_->memory();
+  if (!memory.ok()) return memory.status();
+  if (needed > memory->free_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(device_->id(), " has ", HumanBytes(memory->free_bytes), " free and this run needs ",
+                     HumanBytes(needed), "; lower --max-model-len or --max-num-seqs, or use --kv-cache-dtype int8"));
+  }
+  {
+    Progress progress("loading the model");
+    if (auto status = model_->Upload(&Progress::Callback, &progress); !status.ok()) return status;
+  }
+  for (Runner* runner : runners) {
+    if (auto status = runner->Allocate(); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
+  auto file = MappedFile::Open(path);
+  if (!file.ok()) return file.status();
+  return std::string(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
+}
+
+std::string HumanBytes(uint64_t bytes) {
+  const double value = static_cast<double>(bytes);
+  if (bytes >= 1ull << 30) return fmt::format("{:.2f} GiB", value / (1ull << 30));
+  if (bytes >= 1ull << 20) return fmt::format("{:.1f} MiB", value / (1ull << 20));
+  if (bytes >= 1ull << 10) return fmt::format("{:.1f} KiB", value / (1ull << 10));
+  return fmt::format("{} B", bytes);
+}
+
+}  // namespace octet

@@ -1,0 +1,95 @@
+// What every command that runs a model needs: the flags, and from them the device, the model and the tokenizer.
+#ifndef OCTET_CORE_CLI_ENGINE_H_
+#define OCTET_CORE_CLI_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "core/base/thread_pool.h"
+#include "core/gguf/gguf_file.h"
+#include "core/loader/registry.h"
+#include "core/model/model.h"
+#include "core/model/runner.h"
+#include "core/text/tokenizer.h"
+
+namespace CLI {
+class App;
+}
+
+namespace octet {
+
+struct DeviceFlags {
+  std::string device = "auto";
+  std::vector<std::string> backend_paths;
+  int threads = 0;  // 0: one per available CPU
+
+  void AddTo(CLI::App& app);
+};
+
+struct ModelFlags {
+  DeviceFlags device;
+  std::string model;
+  std::string kv_cache_dtype = "auto";
+  std::string kv_int8_recipe = "default";
+  std::string kv_scales = "dynamic";
+  std::string compute = "fast";
+  bool strict = false;
+  int64_t max_model_len = 0;  // 0: what the command needs
+  int32_t block_size = 64;
+  int32_t max_num_seqs = 1;
+
+  void AddTo(CLI::App& app);
+};
+
+// Owns everything; members end in reverse order. Open loads nothing onto the device: commands first check the request
+// against the description and the plan, then call Load.
+class Engine {
+ public:
+  static absl::StatusOr<std::unique_ptr<Engine>> Open(const ModelFlags& flags, int32_t max_step_tokens);
+
+  const ModelFlags& flags() const { return flags_; }
+  ThreadPool& pool() { return pool_; }
+  Device& device() { return *device_; }
+  const std::string& device_choice() const { return registry_->choice(); }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const Model& model() const { return *model_; }
+  DType kv_dtype() const { return kv_.dtype; }
+  const KvOptions& kv_options() const { return kv_; }
+
+  // A runner for sequences of max_model_len tokens; nothing is allocated yet.
+  absl::StatusOr<std::unique_ptr<Runner>> PrepareRunner(const KvOptions& kv, int64_t max_model_len,
+                                                        int32_t max_logit_rows) const;
+
+  // Checks that the device has room for the runners, then packs the weights and takes the runners' memory.
+  absl::Status Load(const std::vector<Runner*>& runners);
+
+ private:
+  explicit Engine(const ModelFlags& flags) : flags_(flags), pool_(flags.device.threads) {}
+
+  ModelFlags flags_;
+  ThreadPool pool_;
+  std::unique_ptr<Registry> registry_;
+  std::unique_ptr<GgufFile> file_;
+  std::optional<Tokenizer> tokenizer_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Model> model_;
+  KvOptions kv_;
+};
+
+// Opens the device that the flags name; a device that is not there is Unavailable.
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Registry& registry, const DeviceFlags& flags);
+
+// The text of a file; NotFound or InvalidArgument naming it.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+
+// "1.50 GiB", "12.3 MiB", "640 B".
+std::string HumanBytes(uint64_t bytes);
+
+}  // namespace octet
+
+#endif  // OCTET_CORE_CLI_ENGINE_H_

@@ -1,0 +1,395 @@
+#include "core/loader/registry.h"
+
+#include <sys/auxv.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "core/base/mapped_file.h"
+#include "core/loader/elf_preflight.h"
+#include "core/loader/host_table.h"
+#include "core/loader/open_library.h"
+#include "core/loader/table_check.h"
+#include "octet/convert.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kPrefix = "liboctet_backend_";
+constexpr std::string_view kSuffix = ".so";
+constexpr uint32_t kMostDevices = 1024;
+
+// "cpu" of "liboctet_backend_cpu.so"; empty where the file's name is not of that form.
+std::string BackendName(const fs::path& path) {
+  const std::string file = path.filename().string();
+  if (file.size() <= kPrefix.size() + kSuffix.size() || !file.starts_with(kPrefix) || !file.ends_with(kSuffix)) {
+    return "";
+  }
+  const std::string name = file.substr(kPrefix.size(), file.size() - kPrefix.size() - kSuffix.size());
+  const bool valid = std::all_of(name.begin(), name.end(),
+                                 [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; });
+  return valid ? name : "";
+}
+
+// Set-uid and the like: then the environment belongs to somebody else.
+bool RaisedPrivileges() { return getauxval(AT_SECURE) != 0; }
+
+// Null: unset or not to be trusted.
+const char* Environment(const char* name) { return RaisedPrivileges() ? nullptr : std::getenv(name); }
+
+// Files to look at, in order, and the account of where they were looked for.
+class Search {
+ public:
+  // A file or folder that the user named: it must exist.
+  absl::Status AddNamed(const std::string& text) {
+    std::error_code error;
+    const fs::path path = fs::absolute(text, error);
+    if (error || text.empty() || !fs::exists(path, error)) {
+      return absl::InvalidArgumentError(absl::StrCat("--backend-path '", text, "' does not exist"));
+    }
+    if (fs::is_directory(path, error)) {
+      AddFolder(path, "");
+    } else {
+      AddFile(path);
+      searched_.push_back(absl::StrCat(path.string(), " (--backend-path)"));
+    }
+    return absl::OkStatus();
+  }
+
+  void AddFolder(const fs::path& folder, const std::string& remark) {
+    std::error_code error;
+    const fs::path canonical = fs::canonical(folder, error);
+    if (error) {
+      searched_.push_back(absl::StrCat(folder.string(), " (not there", remark, ")"));
+      return;
+    }
+    if (!folders_.insert(canonical).second) return;
+    std::vector<fs::path> found;
+    fs::directory_iterator it(canonical, error);
+    for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+      if (!BackendName(it->path()).empty()) found.push_back(it->path());
+    }
+    if (error) {
+      searched_.push_back(absl::StrCat(canonical.string(), " (cannot be read: ", error.message(), remark, ")"));
+      return;
+    }
+    std::sort(found.begin(), found.end());
+    searched_.push_back(
+        absl::StrCat(canonical.string(), " (", found.size(), found.size() == 1 ? " file" : " files", remark, ")"));
+    for (const fs::path& path : found) AddFile(path);
+  }
+
+  void AddRemark(std::string remark) { searched_.push_back(std::move(remark)); }
+
+  const std::vector<fs::path>& files() const { return files_; }
+  const std::vector<std::string>& searched() const { return searched_; }
+
+ private:
+  void AddFile(const fs::path& path) {
+    std::error_code error;
+    const fs::path canonical = fs::canonical(path, error);
+    if (seen_.insert(error ? path : canonical).second) files_.push_back(path);
+  }
+
+  std::vector<fs::path> files_;
+  std::vector<std::string> searched_;
+  std::set<fs::path> folders_, seen_;
+};
+
+// $OCTET_BACKENDS: "cpu,cuda" keeps these only, "-rocm" leaves one out.
+class Selection {
+ public:
+  Selection() {
+    const char* text = Environment("OCTET_BACKENDS");
+    if (text == nullptr) return;
+    for (const std::string& item : std::vector<std::string>(absl::StrSplit(text, ',', absl::SkipWhitespace()))) {
+      if (item.starts_with('-')) {
+        removed_.insert(item.substr(1));
+      } else {
+        wanted_.insert(item);
+      }
+    }
+  }
+
+  bool Keeps(const std::string& name) const {
+    return !removed_.contains(name) && (wanted_.empty() || wanted_.contains(name));
+  }
+
+  void WarnOfUnknown(const std::vector<BackendReport>& reports) const {
+    for (const std::string& name : wanted_) {
+      const bool found = std::any_of(reports.begin(), reports.end(), [&](const auto& r) { return r.name == name; });
+      if (!found) LogToBackendSink(2, absl::StrCat("OCTET_BACKENDS names '", name, "', but no such backend was found"));
+    }
+  }
+
+ private:
+  std::set<std::string> wanted_, removed_;
+};
+
+// "address" of "compiler=gcc-12.2;sanitizer=address;targets=x86-64"; "none" where it does not say.
+std::string SanitizerOf(std::string_view build) {
+  constexpr std::string_view kKey = "sanitizer=";
+  const size_t at = build.find(kKey);
+  if (at == std::string_view::npos) return "none";
+  build.remove_prefix(at + kKey.size());
+  return std::string(build.substr(0, build.find(';')));
+}
+
+std::string SanitizerSentence(const std::string& theirs) {
+  return absl::StrCat("built with the ", theirs, " sanitizer; this program has ", convert::BuildSanitizer(),
+                      ": both must be built alike");
+}
+
+// What can be told without running any of its code. Empty: nothing speaks against opening it.
+std::string RefuseUnseen(const std::string& path, BackendReport& report) {
+  const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+  if (!file.ok()) return std::string(file.status().message());
+  const absl::StatusOr<ElfReport> elf = InspectElf(file->bytes());
+  if (!elf.ok()) return std::string(elf.status().message());
+  if (elf->abi_majors.empty()) {
+    return absl::StrCat("it does not export octet_backend_query_v", OCTET_ABI_MAJOR, ", so it is no octet backend");
+  }
+  const std::vector<uint32_t>& majors = elf->abi_majors;
+  if (std::find(majors.begin(), majors.end(), OCTET_ABI_MAJOR) == majors.end()) {
+    report.abi = absl::StrJoin(majors, ", ");
+    return absl::StrCat("built for backend ABI ", report.abi, "; this program offers ABI ", OCTET_ABI_MAJOR);
+  }
+  // Opening these in a program without the run time of the sanitizer ends the process.
+  for (const auto& [library, name] : {std::pair{"libasan.so", "address"}, std::pair{"libtsan.so", "thread"}}) {
+    for (const std::string& needed : elf->needed) {
+      if (needed.starts_with(library) && std::string_view(convert::BuildSanitizer()) != name) {
+        return SanitizerSentence(name);
+      }
+    }
+  }
+  return "";
+}
+
+// Fills the report; returns the table where the backend may be used.
+const octet_backend_v1* Examine(const octet_host_v1* host, BackendReport& report) {
+  const auto end = [&](BackendState state, std::string reason) {
+    report.state = state;
+    report.reason = std::move(reason);
+    return nullptr;
+  };
+  if (std::string reason = RefuseUnseen(report.path, report); !reason.empty()) {
+    return end(BackendState::kRefused, std::move(reason));
+  }
+  const absl::StatusOr<octet_backend_query_v1_fn*> query = OpenLibrary(report.path);
+  if (!query.ok()) return end(BackendState::kNotLoaded, std::string(query.status().message()));
+
+  octet_error error = convert::Sized<octet_error>();
+  const octet_backend_v1* table = (*query)(host, &error);
+  if (table == nullptr) {
+    const std::string text = convert::ReadText(error.message);
+    return end(BackendState::kRefused,
+               text.empty() ? "it refuses to start and gives no reason" : absl::StrCat("it refuses to start: ", text));
+  }
+  const absl::Status status = CheckTable(*table);
+  if (table->struct_size >= offsetof(octet_backend_v1, name)) report.abi = AbiText(*table);
+  if (!status.ok()) return end(BackendState::kRefused, std::string(status.message()));
+  report.vendor = table->vendor;
+  report.version = table->version;
+  report.build = table->build;
+  if (report.name != table->name) {
+    return end(BackendState::kRefused,
+               absl::StrCat("it calls itself '", table->name, "', but its file is named for '", report.name, "'"));
+  }
+  if (const std::string theirs = SanitizerOf(report.build); theirs != convert::BuildSanitizer()) {
+    return end(BackendState::kRefused, SanitizerSentence(theirs));
+  }
+
+  uint32_t count = 0;
+  const octet_code code = table->device->count(&count, &error);
+  if (code != OCTET_OK) {
+    end(BackendState::kUnavailable, convert::ReadStatus(code, error).message());
+    return table;
+  }
+  if (count > kMostDevices) {
+    return end(BackendState::kRefused, absl::StrCat("it counts ", count, " devices; ", kMostDevices, " are possible"));
+  }
+  for (uint32_t i = 0; i < count; ++i) {
+    absl::StatusOr<DeviceInfo> info = DescribeDevice(*table, i);
+    if (!info.ok()) {
+      report.devices.clear();
+      end(BackendState::kUnavailable, std::string(info.status().message()));
+      return table;
+    }
+    report.devices.push_back(*std::move(info));
+  }
+  if (count == 0) {
+    end(BackendState::kUnavailable, "it found no device on this machine");
+  } else {
+    report.state = BackendState::kReady;
+  }
+  return table;
+}
+
+std::string DeviceId(const std::string& backend, size_t index) { return absl::StrCat(backend, ":", index); }
+
+}  // namespace
+
+const char* BackendStateName(BackendState state) {
+  switch (state) {
+    case BackendState::kReady:
+      return "ready";
+    case BackendState::kUnavailable:
+      return "unavailable";
+    case BackendState::kNotLoaded:
+      return "not loaded";
+    case BackendState::kRefused:
+      return "refused";
+    case BackendState::kShadowed:
+      return "shadowed";
+    case BackendState::kDeselected:
+      return "deselected";
+  }
+  return "?";
+}
+
+absl::StatusOr<std::unique_ptr<Registry>> Registry::Load(const RegistryOptions& options) {
+  Search search;
+  for (const std::string& path : options.backend_paths) {
+    if (absl::Status status = search.AddNamed(path); !status.ok()) return status;
+  }
+  if (const char* paths = std::getenv("OCTET_BACKEND_PATH"); paths == nullptr) {
+    search.AddRemark("$OCTET_BACKEND_PATH (unset)");
+  } else if (RaisedPrivileges()) {
+    search.AddRemark("$OCTET_BACKEND_PATH (ignored: this program runs with raised privileges)");
+  } else {
+    for (const std::string& folder : std::vector<std::string>(absl::StrSplit(paths, ':', absl::SkipEmpty()))) {
+      if (fs::path(folder).is_absolute()) {
+        search.AddFolder(folder, ", from $OCTET_BACKEND_PATH");
+      } else {
+        search.AddRemark(absl::StrCat(folder, " (ignored: $OCTET_BACKEND_PATH takes absolute folders)"));
+      }
+    }
+  }
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (error) {
+    search.AddRemark(absl::StrCat("../lib/octet/backends beside the program (/proc/self/exe: ", error.message(), ")"));
+  } else {
+    search.AddFolder(program.parent_path().parent_path() / "lib/octet/backends", "");
+  }
+  search.AddFolder(OCTET_INSTALLED_BACKENDS, "");
+
+  std::unique_ptr<Registry> registry(new Registry);
+  registry->searched_ = search.searched();
+  const Selection selection;
+  const octet_host_v1* host = MakeHostTable(options.pool);
+  for (const fs::path& path : search.files()) {
+    BackendReport report;
+    report.path = path.string();
+    report.name = BackendName(path);
+    report.abi = "-";
+    const octet_backend_v1* table = nullptr;
+    const auto first = std::find_if(registry->reports_.begin(), registry->reports_.end(), [&](const auto& other) {
+      return other.name == report.name && other.state != BackendState::kShadowed;
+    });
+    if (report.name.empty()) {
+      report.name = path.filename().string();
+      report.state = BackendState::kRefused;
+      report.reason = "a backend's file is named liboctet_backend_NAME.so, with a-z, 0-9 and _ in NAME";
+    } else if (first != registry->reports_.end()) {
+      report.state = BackendState::kShadowed;
+      report.reason = absl::StrCat("shadowed by ", first->path, ", which was found first");
+    } else if (!selection.Keeps(report.name)) {
+      report.state = BackendState::kDeselected;
+      report.reason = absl::StrCat("left out by OCTET_BACKENDS=", std::getenv("OCTET_BACKENDS"));
+    } else {
+      table = Examine(host, report);
+    }
+    registry->reports_.push_back(std::move(report));
+    registry->tables_.push_back(table);
+  }
+  selection.WarnOfUnknown(registry->reports_);
+  return registry;
+}
+
+absl::StatusOr<std::unique_ptr<Device>> Registry::Open(const std::string& device, const std::string& options) {
+  // Everything that could be opened, best first for "auto": GPU, other accelerator, CPU; else in the order found.
+  struct Ready {
+    size_t report, index;
+    int rank;
+  };
+  std::vector<Ready> ready;
+  std::vector<std::string> not_ready;
+  for (size_t i = 0; i < reports_.size(); ++i) {
+    const BackendReport& report = reports_[i];
+    if (report.state == BackendState::kShadowed) continue;
+    if (report.state != BackendState::kReady) {
+      not_ready.push_back(absl::StrCat(report.name, " (", report.reason, ")"));
+    }
+    for (size_t d = 0; d < report.devices.size() && report.state == BackendState::kReady; ++d) {
+      const DeviceInfo::Kind kind = report.devices[d].kind;
+      ready.push_back({i, d, kind == DeviceInfo::Kind::kGpu ? 0 : kind == DeviceInfo::Kind::kOther ? 1 : 2});
+    }
+  }
+  std::stable_sort(ready.begin(), ready.end(), [](const Ready& a, const Ready& b) { return a.rank < b.rank; });
+  const auto id = [&](const Ready& r) { return DeviceId(reports_[r.report].name, r.index); };
+  const auto open = [&](const Ready& r) {
+    return Device::Open(tables_[r.report], static_cast<uint32_t>(r.index), id(r), options);
+  };
+  std::vector<std::string> ids;
+  for (const Ready& r : ready) ids.push_back(id(r));
+  const std::string have = ids.empty() ? "no device is ready" : absl::StrCat("ready: ", absl::StrJoin(ids, ", "));
+
+  if (device == "auto") {
+    if (ready.empty()) {
+      if (not_ready.empty()) {
+        return absl::NotFoundError(
+            absl::StrCat("no compute backend was found; searched ", absl::StrJoin(searched_, "; ")));
+      }
+      return absl::UnavailableError(absl::StrCat("no compute device is ready: ", absl::StrJoin(not_ready, "; ")));
+    }
+    choice_ =
+        absl::StrCat("auto chose ", id(ready[0]), " (", reports_[ready[0].report].devices[ready[0].index].name, ")");
+    if (ready.size() > 1) {
+      absl::StrAppend(&choice_, " over ", absl::StrJoin(ids.begin() + 1, ids.end(), ", "));
+    } else {
+      absl::StrAppend(&choice_, ", the only device that is ready");
+    }
+    if (!not_ready.empty()) absl::StrAppend(&choice_, "; not ready: ", absl::StrJoin(not_ready, "; "));
+    return open(ready[0]);
+  }
+
+  const size_t colon = device.find(':');
+  const std::string name = device.substr(0, colon);
+  uint32_t index = 0;
+  const std::string number = colon == std::string::npos ? "0" : device.substr(colon + 1);
+  const bool digits = std::all_of(number.begin(), number.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (name.empty() || !digits || !absl::SimpleAtoi(number, &index)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", device, "' is no device; write auto, NAME or NAME:NUMBER (", have, ")"));
+  }
+  for (const Ready& r : ready) {
+    if (reports_[r.report].name == name && r.index == index) return open(r);
+  }
+  for (const BackendReport& report : reports_) {
+    if (report.name != name || report.state == BackendState::kShadowed) continue;
+    if (report.state == BackendState::kReady) {
+      return absl::NotFoundError(
+          absl::StrCat("device ", device, " does not exist: ", name, " has ", report.devices.size(), " (", have, ")"));
+    }
+    return absl::UnavailableError(absl::StrCat("device ", device, " is not ready: ", report.path, " is ",
+                                               BackendStateName(report.state), ": ", report.reason, " (", have, ")"));
+  }
+  return absl::NotFoundError(absl::StrCat("device ", device, " was asked for, but there is no backend '", name, "' (",
+                                          have, "); searched ", absl::StrJoin(searched_, "; ")));
+}
+
+}  // namespace octet

@@ -1,0 +1,108 @@
+#include "core/model/generator.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "core/text/stream_decoder.h"
+
+namespace octet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double Seconds(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
+
+// A failure of the draw is a failure of the request: its logits are no numbers.
+absl::Status LogitsError(const absl::Status& status) {
+  return absl::DataLossError(absl::StrCat("the model's answer is no longer numbers, so this request ends here: ",
+                                          std::string(status.message())));
+}
+
+}  // namespace
+
+absl::StatusOr<Generation> Generate(Runner& runner, const Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                                    const GenerateOptions& options,
+                                    const std::function<void(std::string_view)>& on_text,
+                                    const std::function<void(double)>& on_prompt) {
+  const int64_t max_len = runner.options().max_model_len;
+  if (prompt.empty()) return absl::InvalidArgumentError("the prompt is empty: it has no token to continue from");
+  if (static_cast<int64_t>(prompt.size()) > max_len) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the prompt has ", prompt.size(), " tokens and there is room for ", max_len));
+  }
+  if (options.max_new_tokens < 1) return absl::InvalidArgumentError("at least one new token must be asked for");
+  auto sampler = Sampler::Create(options.sampling);
+  if (!sampler.ok()) return sampler.status();
+  auto decoder = StreamDecoder::Create(options.stop);
+  if (!decoder.ok()) return decoder.status();
+
+  Generation result;
+  PageTable pages(&runner.cache().pool());
+  std::vector<int32_t> history(prompt.begin(), prompt.end());
+  const int64_t limit = std::min(max_len, static_cast<int64_t>(prompt.size()) + options.max_new_tokens);
+  history.reserve(static_cast<size_t>(limit));
+  result.ids.reserve(static_cast<size_t>(limit));
+  if (auto status = pages.Reserve(limit); !status.ok()) return status;
+
+  const auto emit = [&](const std::string& text) {
+    if (text.empty()) return;
+    result.text += text;
+    if (on_text) on_text(text);
+  };
+  const auto is_end = [&](int32_t id) {
+    return (!options.ignore_eos && tokenizer.IsEndOfGeneration(id)) ||
+           std::find(options.stop_token_ids.begin(), options.stop_token_ids.end(), id) != options.stop_token_ids.end();
+  };
+
+  Clock::time_point start = Clock::now();
+  const size_t piece = static_cast<size_t>(runner.max_step_tokens());
+  std::span<const float> logits;
+  for (size_t done = 0; done < prompt.size();) {
+    const SequenceInput input{.tokens = prompt.subspan(done, std::min(piece, prompt.size() - done)),
+                              .cached = static_cast<int64_t>(done),
+                              .pages = &pages};
+    auto step = runner.Step({&input, 1});
+    if (!step.ok()) return step.status();
+    logits = *step;
+    done += input.tokens.size();
+    if (on_prompt) on_prompt(static_cast<double>(done) / static_cast<double>(prompt.size()));
+  }
+  result.prompt_seconds = Seconds(start);
+
+  start = Clock::now();
+  result.finish_reason = "length";
+  std::vector<TokenLogprob> top;
+  for (;;) {
+    if (options.logprobs > 0) {
+      if (auto status = TopLogprobs(logits, options.logprobs, &top); !status.ok()) return LogitsError(status);
+      auto& row = result.logprobs.emplace_back();
+      for (const TokenLogprob& t : top) row.emplace_back(t.id, t.logprob);
+    }
+    auto id = sampler->Sample(logits, history);
+    if (!id.ok()) return LogitsError(id.status());
+    result.ids.push_back(*id);
+    history.push_back(*id);
+    if (is_end(*id)) {
+      result.finish_reason = "stop";
+      break;
+    }
+    emit(decoder->Push(tokenizer.Piece(*id)));
+    if (decoder->stopped()) {
+      result.finish_reason = "stop";
+      break;
+    }
+    if (static_cast<int64_t>(history.size()) >= limit) break;
+    const SequenceInput input{
+        .tokens = {&history.back(), 1}, .cached = static_cast<int64_t>(history.size()) - 1, .pages = &pages};
+    auto step = runner.Step({&input, 1});
+    if (!step.ok()) return step.status();
+    logits = *step;
+    ++result.decode_steps;
+  }
+  if (!decoder->stopped()) emit(decoder->Finish());
+  result.decode_seconds = Seconds(start);
+  return result;
+}
+
+}  // namespace octet

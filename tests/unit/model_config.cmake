@@ -1,0 +1,1 @@
+octet_add_test(model_config_test SOURCES model_config_test.cc DEPS octet_model_config LABELS model)

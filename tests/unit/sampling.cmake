@@ -1,0 +1,1 @@
+octet_add_test(sampler_test SOURCES sampler_test.cc DEPS octet_sampling)
