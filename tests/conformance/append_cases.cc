@@ -94,8 +94,8 @@ Status GathersWithinHalfAStep(const CacheSpec& spec) {
           // Adding the K offset rounds once more; it is at most a few times the spread of the keys.
           bound[c] += 0x1p-22 * (std::abs(x[c]) + std::abs(decoded[c]) + (spec.offset_block > 0 ? 32.0 : 0.0));
           ASSERT_LE(std::abs(got[c] - static_cast<double>(x[c])), bound[c])
-              << what << "[" << c << "] of token " << t << " KV head " << h << ": got " << got[c] << ", stored "
-              << x[c] << ", the reference reads " << decoded[c];
+              << what << "[" << c << "] of token " << t << " KV head " << h << ": got " << got[c] << ", stored " << x[c]
+              << ", the reference reads " << decoded[c];
         }
       };
       const auto k_stored = cache.EncodeK(k, h, position);
@@ -117,8 +117,13 @@ Status GathersWithinHalfAStep(const CacheSpec& spec) {
 // The schemes, axes, groups and types that the descriptor can say.
 std::vector<CacheSpec> Specs() {
   std::vector<CacheSpec> specs;
-  std::vector<SideSpec> sides = {Int8(), Int8(64), Float(DType::kF32), Float(DType::kF16), Float(DType::kBF16),
-                                 Float(DType::kF32, 64), Float(DType::kBF16, 64)};
+  std::vector<SideSpec> sides = {Int8(),
+                                 Int8(64),
+                                 Float(DType::kF32),
+                                 Float(DType::kF16),
+                                 Float(DType::kBF16),
+                                 Float(DType::kF32, 64),
+                                 Float(DType::kBF16, 64)};
   for (Axis axis : {Axis::kTensor, Axis::kHead, Axis::kChannel, Axis::kToken}) {
     for (Scheme scheme : {Scheme::kSymmetric, Scheme::kAsymmetric}) {
       for (int rotation : {0, 64}) {
@@ -212,7 +217,8 @@ Status StoresSpecialRows(const CacheSpec& spec, const Special& special) {
   Rows rows = NormalRows(spec, {5, 6, 7}, 5);
   auto fill = [&](std::vector<float>& x, int dim) {
     for (int c = 0; c < dim; ++c) {
-      x[static_cast<size_t>((1 * spec.kv_heads + 1) * dim + c)] = special.values[static_cast<size_t>(c) % special.values.size()];
+      x[static_cast<size_t>((1 * spec.kv_heads + 1) * dim + c)] =
+          special.values[static_cast<size_t>(c) % special.values.size()];
     }
   };
   fill(rows.k, spec.k_dim);
@@ -224,7 +230,8 @@ Status SubtractsTheBlocksOffset(int block) {
   CacheSpec spec = Both(Int8(64), 64, 2, 16);
   spec.offset_block = block;
   Rows rows = NormalRows(spec, ScatteredSlots(16, 16), 6);
-  const std::vector<int> edges = {0, 1, block - 1, block, block + 1, 2 * block - 1, 2 * block, 7 * block, 8 * block - 1};
+  const std::vector<int> edges = {0,         1,         block - 1,    block, block + 1, 2 * block - 1,
+                                  2 * block, 7 * block, 8 * block - 1};
   for (size_t i = 0; i < rows.positions.size(); ++i) rows.positions[i] = edges[i % edges.size()];
   return AppendAndCompare(spec, rows);
 }
@@ -280,7 +287,8 @@ Status GathersOneSide() {
 
 void AddAppendCases() {
   for (const CacheSpec& spec : Specs()) {
-    AddCase("Append.StoresWhatTheReferenceStores/" + NameOf(spec), [spec] { return StoresWhatTheReferenceStores(spec); });
+    AddCase("Append.StoresWhatTheReferenceStores/" + NameOf(spec),
+            [spec] { return StoresWhatTheReferenceStores(spec); });
     AddCase("Gather.WithinHalfAStep/" + NameOf(spec), [spec] { return GathersWithinHalfAStep(spec); });
   }
   AddCase("Append.RoundsHalfToEven/i8_token", [] {
@@ -301,7 +309,8 @@ void AddAppendCases() {
     }
   }
   for (int block : {64, 16, 1}) {
-    AddCase("Append.SubtractsTheBlocksOffset/off" + std::to_string(block), [block] { return SubtractsTheBlocksOffset(block); });
+    AddCase("Append.SubtractsTheBlocksOffset/off" + std::to_string(block),
+            [block] { return SubtractsTheBlocksOffset(block); });
   }
   AddCase("Append.SkipsSlotMinusOne/i8_token_rot64", SkipsSlotMinusOne);
   AddCase("Append.AcceptsNoTokens/i8_token_rot64", AcceptsNoTokens);

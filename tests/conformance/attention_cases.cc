@@ -44,8 +44,15 @@ void AddCaches() {
   groups.group = 32;
   asymmetric.scheme = Scheme::kAsymmetric;
   coarse.scale_type = DType::kBF16;
-  std::vector<SideSpec> sides = {Int8(), Int8(64), groups, asymmetric, coarse, Float(DType::kF32), Float(DType::kF16),
-                                 Float(DType::kBF16), Float(DType::kBF16, 64)};
+  std::vector<SideSpec> sides = {Int8(),
+                                 Int8(64),
+                                 groups,
+                                 asymmetric,
+                                 coarse,
+                                 Float(DType::kF32),
+                                 Float(DType::kF16),
+                                 Float(DType::kBF16),
+                                 Float(DType::kBF16, 64)};
   for (Axis axis : {Axis::kTensor, Axis::kHead, Axis::kChannel}) {
     for (Scheme scheme : {Scheme::kSymmetric, Scheme::kAsymmetric}) {
       SideSpec side = Int8();
@@ -118,11 +125,17 @@ void AddOptions() {
 }
 
 void AddInputs() {
-  const std::vector<std::pair<const char*, Data>> inputs = {
-      {"zeros", Data::kZeros},          {"zero_rows", Data::kZeroRows},     {"equal_keys", Data::kEqualKeys},
-      {"huge_channel", Data::kHugeChannel}, {"one_hot", Data::kOneHot},     {"long_tail", Data::kLongTail},
-      {"saturated", Data::kSaturated},  {"denormals", Data::kDenormals},    {"signed_zeros", Data::kSignedZeros},
-      {"nan_row", Data::kNanRow},       {"infinity_row", Data::kInfinityRow}};
+  const std::vector<std::pair<const char*, Data>> inputs = {{"zeros", Data::kZeros},
+                                                            {"zero_rows", Data::kZeroRows},
+                                                            {"equal_keys", Data::kEqualKeys},
+                                                            {"huge_channel", Data::kHugeChannel},
+                                                            {"one_hot", Data::kOneHot},
+                                                            {"long_tail", Data::kLongTail},
+                                                            {"saturated", Data::kSaturated},
+                                                            {"denormals", Data::kDenormals},
+                                                            {"signed_zeros", Data::kSignedZeros},
+                                                            {"nan_row", Data::kNanRow},
+                                                            {"infinity_row", Data::kInfinityRow}};
   for (const auto& [name, data] : inputs) {
     for (const SideSpec& side : {Int8(), Int8(64)}) {
       AttentionCase c = Default({{1, 150, 0, 0}, {1, 33, 0, 1}, {4, 90, 0, 2}});
@@ -215,7 +228,10 @@ void AddBoundaryCases() {
     Add("Boundary.HeadDim", c);
   }
   for (int page_tokens : {1, 8, 16, 32, 48, 64, 128, 256}) {
-    AttentionCase c = Default({{1, 2 * page_tokens, 0, 0}, {2, page_tokens, 0, 1}, {1, page_tokens + 1, 0, 2}, {1, 2 * page_tokens - 1, 0, 3}});
+    AttentionCase c = Default({{1, 2 * page_tokens, 0, 0},
+                               {2, page_tokens, 0, 1},
+                               {1, page_tokens + 1, 0, 2},
+                               {1, 2 * page_tokens - 1, 0, 3}});
     if (page_tokens == 1) c.sequences = {{1, 9, 0, 0}, {2, 2, 0, 1}};
     c.cache = Both(Int8(64), 64, 2, page_tokens);
     Add("Boundary.PageSize", c);
@@ -234,7 +250,9 @@ void AddBoundaryCases() {
   std::vector<Sequence> many;
   for (int i = 0; i < 33; ++i) many.push_back({1 + i % 3, 3 + 7 * i % 50, 0, i});
   Add("Boundary.ManyRequests", Default(many));
-  AddCase("Boundary.EmptyRequests/one_of_three", [] { return RunsEmptyRequests({{1, 20, 0, 0}, {0, 0, 0, 1}, {2, 5, 0, 2}}); });
+  AddCase("Boundary.EmptyRequests/one_of_three", [] {
+    return RunsEmptyRequests({{1, 20, 0, 0}, {0, 0, 0, 1}, {2, 5, 0, 2}});
+  });
   AddCase("Boundary.EmptyRequests/no_query_but_keys", [] { return RunsEmptyRequests({{0, 20, 0, 0}, {1, 5, 0, 2}}); });
   AddCase("Boundary.EmptyRequests/all", [] { return RunsEmptyRequests({{0, 0, 0, 0}}); });
 }

@@ -1,6 +1,6 @@
 // What every case of the conformance kit stands on: the backend under test, the list of cases, and device memory with
-// guards around it. A case returns OK (it passed, unless it recorded a failure), Unimplemented (the backend said that it
-// cannot do this; counted as unsupported), or another error (it failed). Reference: docs/writing-a-backend.md.
+// guards around it. A case returns OK (it passed, unless it recorded a failure), Unimplemented (the backend said that
+// it cannot do this; counted as unsupported), or another error (it failed). Reference: docs/writing-a-backend.md.
 #ifndef OCTET_TESTS_CONFORMANCE_HARNESS_H_
 #define OCTET_TESTS_CONFORMANCE_HARNESS_H_
 
@@ -22,6 +22,7 @@ namespace octet::conformance {
 struct Subject {
   std::string path, name, version, abi;
   uint32_t index = 0;
+  const octet_host_v1* host = nullptr;  // what it was lent
   std::unique_ptr<Device> device;
   OwnedStream stream;  // for all cases that need no second one
 

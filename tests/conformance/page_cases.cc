@@ -26,8 +26,13 @@ std::vector<CacheSpec> Specs() {
   groups.group = 32;
   groups.scale_type = DType::kBF16;
   by_channel.axis = Axis::kChannel;
-  std::vector<CacheSpec> specs = {Both(Int8(64)), Both(asymmetric), Both(groups), Both(by_channel),
-                                  Both(Float(DType::kF32)), Both(Float(DType::kBF16)), Both(Int8(64), 64, 3, 48),
+  std::vector<CacheSpec> specs = {Both(Int8(64)),
+                                  Both(asymmetric),
+                                  Both(groups),
+                                  Both(by_channel),
+                                  Both(Float(DType::kF32)),
+                                  Both(Float(DType::kBF16)),
+                                  Both(Int8(64), 64, 3, 48),
                                   Both(Int8(8), 40, 2, 1)};
   CacheSpec mixed = Both(Int8(64), 192, 2, 32);
   mixed.v = Float(DType::kBF16);
@@ -128,13 +133,16 @@ Status StoresTheSameRowsHoweverTheyCome(const CacheSpec& spec) {
   OCTET_RETURN_IF_ERROR(one_by_one.Init(spec, 3));
   const Rows rows = NormalRows(spec, SlotsOf(0, 2 * spec.page_tokens), 23);
   OCTET_RETURN_IF_ERROR(whole.Append(rows));
-  const size_t k_width = static_cast<size_t>(spec.kv_heads * spec.k_dim), v_width = static_cast<size_t>(spec.kv_heads * spec.v_dim);
+  const size_t k_width = static_cast<size_t>(spec.kv_heads * spec.k_dim),
+               v_width = static_cast<size_t>(spec.kv_heads * spec.v_dim);
   for (size_t t = static_cast<size_t>(rows.tokens()); t-- > 0;) {
     Rows row;
     row.slots = {rows.slots[t]};
     row.positions = {rows.positions[t]};
-    row.k.assign(rows.k.begin() + static_cast<int64_t>(t * k_width), rows.k.begin() + static_cast<int64_t>((t + 1) * k_width));
-    row.v.assign(rows.v.begin() + static_cast<int64_t>(t * v_width), rows.v.begin() + static_cast<int64_t>((t + 1) * v_width));
+    row.k.assign(rows.k.begin() + static_cast<int64_t>(t * k_width),
+                 rows.k.begin() + static_cast<int64_t>((t + 1) * k_width));
+    row.v.assign(rows.v.begin() + static_cast<int64_t>(t * v_width),
+                 rows.v.begin() + static_cast<int64_t>((t + 1) * v_width));
     OCTET_RETURN_IF_ERROR(one_by_one.Append(row));
   }
   EXPECT_EQ(whole.memory().Bytes(), one_by_one.memory().Bytes());
@@ -171,7 +179,8 @@ Status KeepsToPaddedStrides(const CacheSpec& spec) {
     for (int p = 0; p < layout.num_pages; ++p) {
       for (int h = 0; h < layout.kv_heads; ++h) {
         for (int t = 0; t < layout.page_tokens; ++t) {
-          std::memset(&bytes[base + static_cast<uint64_t>(p * stride[0] + h * stride[1] + t * stride[2])], 0xff, static_cast<size_t>(row_bytes));
+          std::memset(&bytes[base + static_cast<uint64_t>(p * stride[0] + h * stride[1] + t * stride[2])], 0xff,
+                      static_cast<size_t>(row_bytes));
         }
       }
     }
@@ -229,7 +238,8 @@ void AddPageCases() {
     AddCase("Pages.ExportsTheListedPages/" + NameOf(spec), [spec] { return ExportsTheListedPages(spec); });
     AddCase("Pages.ImportsWhatItExported/" + NameOf(spec), [spec] { return ImportsWhatItExported(spec); });
     AddCase("Pages.CopiesPages/" + NameOf(spec), [spec] { return CopiesPages(spec); });
-    AddCase("Metamorphic.SameRowsHoweverTheyCome/" + NameOf(spec), [spec] { return StoresTheSameRowsHoweverTheyCome(spec); });
+    AddCase("Metamorphic.SameRowsHoweverTheyCome/" + NameOf(spec),
+            [spec] { return StoresTheSameRowsHoweverTheyCome(spec); });
   }
   AddCase("Pages.ImportsPagesMadeElsewhere/i8_token_rot64", ImportsPagesMadeElsewhere);
   AddCase("Metamorphic.SameAttentionAfterARoundTrip/i8_token_rot64", AttendsTheSameAfterARoundTrip);

@@ -172,7 +172,8 @@ SequenceData Make(const AttentionCase& c, const Sequence& s, const std::vector<f
   if (cache.latent) {
     // V is the first v_dim channels of K.
     for (size_t row = 0; row < keys; ++row) {
-      std::copy_n(&d.k[row * static_cast<size_t>(cache.k_dim)], cache.v_dim, &d.v[row * static_cast<size_t>(cache.v_dim)]);
+      std::copy_n(&d.k[row * static_cast<size_t>(cache.k_dim)], cache.v_dim,
+                  &d.v[row * static_cast<size_t>(cache.v_dim)]);
     }
   }
   for (float& x : d.q) x = reference::RoundTo(c.q_type, x);
@@ -241,7 +242,8 @@ Status Scene::Init(const AttentionCase& c) {
   desc.kv = &cache_.layout();
   desc.limits = limits;
   if (c.alibi) {
-    for (int h = 0; h < c.q_heads; ++h) slopes_.push_back(std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(c.q_heads)));
+    for (int h = 0; h < c.q_heads; ++h)
+      slopes_.push_back(std::exp2(-8.0f * static_cast<float>(h + 1) / static_cast<float>(c.q_heads)));
     slopes_block_ = std::make_unique<Block>(slopes_);
     slopes_tensor_ = slopes_block_->View(DType::kF32, {c.q_heads});
     desc.alibi_slopes = &slopes_tensor_;
@@ -262,7 +264,8 @@ Status Scene::Init(const AttentionCase& c) {
   for (const Sequence& s : c.sequences) {
     data_.push_back(Make(c, s, OffsetTable(c.cache, positions)));
     const size_t count = static_cast<size_t>((s.kv_len - s.kv_begin + c.cache.page_tokens - 1) / c.cache.page_tokens);
-    data_.back().pages.assign(pages.begin() + static_cast<int64_t>(next), pages.begin() + static_cast<int64_t>(next + count));
+    data_.back().pages.assign(pages.begin() + static_cast<int64_t>(next),
+                              pages.begin() + static_cast<int64_t>(next + count));
     next += count;
   }
   return OkStatus();
@@ -276,7 +279,8 @@ Status Scene::Append(int sequence, int begin, int end) {
   Rows rows;
   for (int p = begin; p < end; ++p) {
     const int index = p - s.kv_begin;
-    rows.slots.push_back(static_cast<int64_t>(d.pages[static_cast<size_t>(index / spec.page_tokens)]) * spec.page_tokens +
+    rows.slots.push_back(static_cast<int64_t>(d.pages[static_cast<size_t>(index / spec.page_tokens)]) *
+                             spec.page_tokens +
                          index % spec.page_tokens);
     rows.positions.push_back(p);
   }
@@ -334,8 +338,8 @@ Status Scene::Run(const std::vector<Piece>& pieces, AttentionResult* result) {
   }
   const int tokens = q_start.back();
   const bool from_zero = std::ranges::all_of(kv_begin, [](int32_t b) { return b == 0; });
-  Batch batch{static_cast<int32_t>(pieces.size()), q_start.data(), kv_len.data(), from_zero ? nullptr : kv_begin.data(),
-              page_start.data(), pages.data()};
+  Batch batch{static_cast<int32_t>(pieces.size()),   q_start.data(),    kv_len.data(),
+              from_zero ? nullptr : kv_begin.data(), page_start.data(), pages.data()};
   AttentionBackend& attention = TheSubject().device->attention();
   OCTET_RETURN_IF_ERROR(Promised("refill", attention.Refill(TheSubject().s(), *plan_, batch)));
   // Host arrays are borrowed for the call only (rule A18).

@@ -98,7 +98,9 @@ class Scene {
   TestCache& cache() { return cache_; }
   float scale() const { return scale_; }
   // Puts the sequence's tokens into other pages of the same cache; append them again afterwards.
-  void MovePages(int sequence, std::vector<int32_t> pages) { data_[static_cast<size_t>(sequence)].pages = std::move(pages); }
+  void MovePages(int sequence, std::vector<int32_t> pages) {
+    data_[static_cast<size_t>(sequence)].pages = std::move(pages);
+  }
 
  private:
   friend class SceneChecker;

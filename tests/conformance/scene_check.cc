@@ -6,7 +6,8 @@
 // the cache stores them. For a float cache that holds its input exactly, the middle of the bound is zero and `float`
 // remains: what f32 arithmetic itself may lose. With u = 2^-24, N keys and D channels,
 //
-//   score error   d <= 2 (D + 16) u scale |q| max|k|  (+ 8 u of softcap and ALiBi terms): a dot of D terms in any order,
+//   score error   d <= 2 (D + 16) u scale |q| max|k|  (+ 8 u of softcap and ALiBi terms): a dot of D terms in any
+//   order,
 //                      q and k rotated, the offset's dot added apart (its norms triple the product at most)
 //   weights       relative error <= 2 d + (N + 32) u: exp of a shifted score over a sum of N
 //   output        <= max|v| (2 d + (N + 32) u) per channel
@@ -71,7 +72,8 @@ class SceneChecker {
         continue;
       }
       std::vector<double> difference;
-      for (int c = 0; c < dim; ++c) difference.push_back(got.out[at + static_cast<size_t>(c)] - truth_[at + static_cast<size_t>(c)]);
+      for (int c = 0; c < dim; ++c)
+        difference.push_back(got.out[at + static_cast<size_t>(c)] - truth_[at + static_cast<size_t>(c)]);
       const double error = Norm(difference.data(), dim);
       const double bound = 1.5 * row.exact_error + 2 * head_error[static_cast<size_t>(row.head)].Root() + row.slack;
       if (!(error <= bound)) return Report(row, r, got, error, bound, "of the row");
@@ -108,8 +110,8 @@ class SceneChecker {
     int sequence = 0, position = 0, head = 0;
     bool finite = true;
     double truth_norm = 0, exact_error = 0;
-    double slack = 0;                    // L2 of 2 ulp + float
-    std::vector<double> element_slack;   // [dim]
+    double slack = 0;                   // L2 of 2 ulp + float
+    std::vector<double> element_slack;  // [dim]
     double lse_truth = 0, lse_exact = 0, lse_slack = 0;
   };
 
@@ -229,9 +231,9 @@ class SceneChecker {
         const size_t r = static_cast<size_t>(i * attention.q_heads + h), at = r * static_cast<size_t>(dim);
         const double q_norm = Norm(&input.q[r * static_cast<size_t>(attention.k_dim)], attention.k_dim);
         const double slope = attention.alibi_slopes.empty() ? 0.0 : attention.alibi_slopes[static_cast<size_t>(h)];
-        const double score_error =
-            2 * (attention.k_dim + 16) * kUnit * attention.scale * q_norm * k_norm * (c_.cache.offset_block > 0 ? 3 : 1) +
-            8 * kUnit * (attention.softcap + slope * input.kv_len);
+        const double score_error = 2 * (attention.k_dim + 16) * kUnit * attention.scale * q_norm * k_norm *
+                                       (c_.cache.offset_block > 0 ? 3 : 1) +
+                                   8 * kUnit * (attention.softcap + slope * input.kv_len);
         const double weight_error = 2 * score_error + (keys + 32) * kUnit;
 
         RowBound row;
@@ -243,7 +245,8 @@ class SceneChecker {
           const double t = truth.out[at + static_cast<size_t>(c)], e = exact.out[at + static_cast<size_t>(c)];
           row.finite = row.finite && std::isfinite(t) && std::isfinite(e);
           error.push_back(e - t);
-          row.element_slack.push_back(2 * reference::Ulp(c_.out_type, t) + v_max[static_cast<size_t>(c)] * weight_error);
+          row.element_slack.push_back(2 * reference::Ulp(c_.out_type, t) +
+                                      v_max[static_cast<size_t>(c)] * weight_error);
         }
         row.truth_norm = Norm(&truth.out[at], dim);
         row.exact_error = Norm(error.data(), dim);
@@ -252,8 +255,10 @@ class SceneChecker {
         row.lse_exact = exact.lse[r];
         row.lse_slack = score_error + (keys + 32) * kUnit + 2 * reference::Ulp(DType::kF32, truth.lse[r]);
         rows_.push_back(std::move(row));
-        truth_.insert(truth_.end(), truth.out.begin() + static_cast<int64_t>(at), truth.out.begin() + static_cast<int64_t>(at) + dim);
-        exact_.insert(exact_.end(), exact.out.begin() + static_cast<int64_t>(at), exact.out.begin() + static_cast<int64_t>(at) + dim);
+        truth_.insert(truth_.end(), truth.out.begin() + static_cast<int64_t>(at),
+                      truth.out.begin() + static_cast<int64_t>(at) + dim);
+        exact_.insert(exact_.end(), exact.out.begin() + static_cast<int64_t>(at),
+                      exact.out.begin() + static_cast<int64_t>(at) + dim);
       }
     }
   }

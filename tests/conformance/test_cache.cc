@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
+#include <sstream>
 
 #include "gtest/gtest.h"
 #include "tests/reference/float_types.h"
@@ -48,34 +50,34 @@ Tensor StaticTensor(const Block& block, const CacheSide& side, int kv_heads) {
   return block.View(DType::kF32, {kv_heads, side.head_dim});
 }
 
-bool SameBits(float a, float b) {
-  return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof(a)) == 0;
+bool SameBits(float a, float b) { return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof(a)) == 0; }
+
+template <typename T>
+std::string Say(const char* what, size_t index, T got, T want) {
+  std::ostringstream text;
+  text.precision(9);
+  text << what << "[" << index << "] got " << got << ", want " << want;
+  return text.str();
 }
 
 // The first difference between two stored rows, empty when there is none.
 std::string Difference(const CacheSide& side, const reference::StoredRow& got, const reference::StoredRow& want) {
   for (size_t g = 0; g < want.scale.size(); ++g) {
-    if (!SameBits(got.scale[g], want.scale[g])) {
-      return "scale[" + std::to_string(g) + "] got " + testing::PrintToString(got.scale[g]) + ", want " +
-             testing::PrintToString(want.scale[g]);
-    }
+    if (!SameBits(got.scale[g], want.scale[g])) return Say("scale", g, got.scale[g], want.scale[g]);
     if (!want.zero.empty() && !std::isnan(want.scale[g]) && !SameBits(got.zero[g], want.zero[g])) {
-      return "zero[" + std::to_string(g) + "] got " + testing::PrintToString(got.zero[g]) + ", want " +
-             testing::PrintToString(want.zero[g]);
+      return Say("zero", g, got.zero[g], want.zero[g]);
     }
   }
   const size_t width = static_cast<size_t>(ElementBytes(side.data_type));
   for (size_t c = 0; c < want.data.size() / width; ++c) {
     if (side.quantized()) {
-      if (got.data[c] == want.data[c]) continue;
-      return "code[" + std::to_string(c) + "] got " + std::to_string(static_cast<int8_t>(got.data[c])) + ", want " +
-             std::to_string(static_cast<int8_t>(want.data[c]));
+      const int g = static_cast<int8_t>(got.data[c]), w = static_cast<int8_t>(want.data[c]);
+      if (g != w) return Say("code", c, g, w);
+      continue;
     }
     const float g = reference::LoadFloat(side.data_type, &got.data[c * width]);
     const float w = reference::LoadFloat(side.data_type, &want.data[c * width]);
-    if (!SameBits(g, w)) {
-      return "value[" + std::to_string(c) + "] got " + testing::PrintToString(g) + ", want " + testing::PrintToString(w);
-    }
+    if (!SameBits(g, w)) return Say("value", c, g, w);
   }
   return "";
 }
@@ -119,17 +121,19 @@ CacheSpec Both(SideSpec side, int head_dim, int kv_heads, int page_tokens) {
 }
 
 std::string NameOf(const CacheSpec& spec) {
-  std::string name = NameOf(spec.k);
+  std::ostringstream name;
+  const std::string k = NameOf(spec.k), v = NameOf(spec.v);
   if (spec.latent) {
-    name = "latent_" + name;
-  } else if (NameOf(spec.v) != name) {
-    name = "k-" + name + "_v-" + NameOf(spec.v);
+    name << "latent_" << k;
+  } else if (k == v) {
+    name << k;
+  } else {
+    name << "k-" << k << "_v-" << v;
   }
-  if (spec.offset_block > 0) name += "_off" + std::to_string(spec.offset_block);
-  name += "_p" + std::to_string(spec.page_tokens) + "_kv" + std::to_string(spec.kv_heads);
-  name += "_d" + std::to_string(spec.k_dim);
-  if (spec.v_dim != spec.k_dim) name += "v" + std::to_string(spec.v_dim);
-  return name;
+  if (spec.offset_block > 0) name << "_off" << spec.offset_block;
+  name << "_p" << spec.page_tokens << "_kv" << spec.kv_heads << "_d" << spec.k_dim;
+  if (spec.v_dim != spec.k_dim) name << "v" << spec.v_dim;
+  return name.str();
 }
 
 KvLayout LayoutOf(const CacheSpec& spec, int num_pages) {

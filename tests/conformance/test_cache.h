@@ -79,7 +79,8 @@ class TestCache {
   std::vector<reference::StoredRow> EncodeK(std::span<const float> row, int head, int position) const;
   reference::StoredRow EncodeV(std::span<const float> row, int head) const;
   std::vector<double> DecodeK(const std::vector<reference::StoredRow>& stored, int head, int position) const;
-  std::vector<double> DecodeV(const std::vector<reference::StoredRow>& k, const reference::StoredRow& v, int head) const;
+  std::vector<double> DecodeV(const std::vector<reference::StoredRow>& k, const reference::StoredRow& v,
+                              int head) const;
   // The largest error of a value decoded from `stored`: half a step of its channel plus float rounding.
   std::vector<double> StepBound(reference::SideIndex which, const reference::StoredRow& stored, int head) const;
 
@@ -93,7 +94,8 @@ class TestCache {
   CacheSpec spec_;
   KvLayout layout_;
   KvLayer layer_;
-  std::unique_ptr<Block> memory_, offset_block_, k_scale_block_, k_zero_block_, v_scale_block_, v_zero_block_, sinks_block_;
+  std::unique_ptr<Block> memory_, offset_block_, k_scale_block_, k_zero_block_, v_scale_block_, v_zero_block_,
+      sinks_block_;
   Tensor offset_, k_scale_, k_zero_, v_scale_, v_zero_, sinks_;
   std::vector<float> offsets_;
   reference::StaticQuant k_static_, v_static_;
