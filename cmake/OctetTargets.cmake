@@ -22,7 +22,8 @@ function(octet_add_library name)
 endfunction()
 
 # octet_add_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one ctest entry.
-# Labels: "threaded" also runs under the thread sanitizer; "model" needs a downloaded model; "long" runs in scripts/test --full only.
+# Labels: "threaded" also runs under the thread sanitizer; "model" uses a downloaded model; "slow" is left out under sanitizers;
+# "long" runs in scripts/test --full only.
 function(octet_add_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)

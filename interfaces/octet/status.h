@@ -54,8 +54,8 @@ inline Status DataLoss(std::string m) { return {Code::kDataLoss, std::move(m)}; 
 template <typename T>
 class [[nodiscard]] StatusOr {
  public:
-  StatusOr(T value) : value_(std::move(value)) {}
-  StatusOr(Status status) : status_(std::move(status)) {
+  StatusOr(T value) : value_(std::move(value)) {}         // NOLINT(google-explicit-constructor): as absl::StatusOr
+  StatusOr(Status status) : status_(std::move(status)) {  // NOLINT(google-explicit-constructor)
     if (status_.ok()) status_ = Internal("a StatusOr was made from an OK status without a value");
   }
 

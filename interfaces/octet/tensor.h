@@ -97,7 +97,8 @@ using Tensor = octet_tensor;
 static inline DType TypeOf(const Tensor& t) { return static_cast<DType>(t.dtype); }
 
 // A dense row-major view that starts `offset_bytes` into the buffer.
-static inline Tensor MakeTensor(Buffer* buffer, DType type, std::initializer_list<int64_t> shape, uint64_t offset_bytes = 0) {
+static inline Tensor MakeTensor(Buffer* buffer, DType type, std::initializer_list<int64_t> shape,
+                                uint64_t offset_bytes = 0) {
   Tensor t{};
   t.buffer = buffer;
   t.offset = offset_bytes;

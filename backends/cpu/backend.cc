@@ -1,0 +1,110 @@
+// The CPU backend: one device, host memory, kernels for the best instruction set of the processor.
+//
+// Options of open: isa=v2|v3|v4 (portable elsewhere). Environment: OCTET_CPU_ISA the same, OCTET_VERBOSE=dispatch logs
+// why an instruction set was declined. See abi.h for the contract.
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "backends/cpu/attention.h"
+#include "backends/cpu/context.h"
+#include "backends/cpu/dense.h"
+#include "backends/cpu/dispatch.h"
+#include "backends/cpu/quant.h"
+#include "octet/plugin.hpp"
+
+namespace octet_cpu {
+namespace {
+
+using octet::Status;
+using octet::StatusOr;
+
+class CpuDevice final : public octet::OpenDevice {
+ public:
+  explicit CpuDevice(const Context& context) : context_(context) {}
+
+  StatusOr<octet::MemoryUse> Memory() override {
+    return octet::MemoryUse{
+        .free_bytes = octet::HostMemoryBytes("MemAvailable"), .total_bytes = total_, .held_bytes = held_.load()};
+  }
+  StatusOr<std::unique_ptr<octet::DeviceBuffer>> Alloc(uint64_t bytes, uint32_t) override {
+    // More than the machine has would be granted and then end the process at the first touch.
+    if (total_ == 0 || bytes <= total_) {
+      try {
+        return std::unique_ptr<octet::DeviceBuffer>(std::make_unique<octet::HostBuffer>(bytes, &held_));
+      } catch (const std::bad_alloc&) {  // answered below
+      }
+    }
+    return octet::ResourceExhausted("cannot allocate " + std::to_string(bytes) +
+                                    " bytes of host memory; the machine has " + std::to_string(total_) + " bytes");
+  }
+  StatusOr<std::unique_ptr<octet::DeviceStream>> CreateStream() override {
+    return std::unique_ptr<octet::DeviceStream>(std::make_unique<octet::HostStream>(*this));
+  }
+  StatusOr<std::unique_ptr<octet::DeviceEvent>> CreateEvent() override {
+    return std::unique_ptr<octet::DeviceEvent>(std::make_unique<octet::HostEvent>());
+  }
+  octet::QuantOps& quant() override { return quant_; }
+  octet::AttentionBackend& attention() override { return attention_; }
+  octet::DenseOps* dense() override { return &dense_; }
+
+ private:
+  const Context context_;
+  const uint64_t total_ = octet::HostMemoryBytes("MemTotal");
+  std::atomic<uint64_t> held_{0};
+  Quant quant_{context_};
+  Attention attention_{context_};
+  Dense dense_{context_, &held_};
+};
+
+class CpuBackend final : public octet::Backend {
+ public:
+  const octet::BackendIdentity& identity() const override { return identity_; }
+  octet::BackendFeatures features() const override { return {.dense = true}; }
+  StatusOr<uint32_t> CountDevices() override { return uint32_t{1}; }
+
+  StatusOr<octet::DeviceDescription> Describe(uint32_t index) override {
+    OCTET_RETURN_IF_ERROR(CheckIndex(index));
+    const auto kernels = ChooseKernels("", octet::HostServices());
+    if (!kernels.ok()) return kernels.status();
+    return octet::DeviceDescription{.kind = OCTET_DEVICE_CPU,
+                                    .name = octet::HostProcessorName(),
+                                    .arch = (*kernels)->name,
+                                    .memory_bytes = octet::HostMemoryBytes("MemTotal"),
+                                    .preferred_alignment = 256,
+                                    .lanes = static_cast<uint32_t>((*kernels)->lanes)};
+  }
+
+  StatusOr<std::unique_ptr<octet::OpenDevice>> Open(uint32_t index, std::string_view options) override {
+    OCTET_RETURN_IF_ERROR(CheckIndex(index));
+    std::string_view isa;
+    while (!options.empty()) {
+      const std::string_view one = options.substr(0, options.find(','));
+      options.remove_prefix(std::min(options.size(), one.size() + 1));
+      if (!one.starts_with("isa=")) {
+        return octet::InvalidArgument("cpu: device option '" + std::string(one) + "' is unknown; known is isa=NAME");
+      }
+      isa = one.substr(4);
+      if (isa.empty()) return octet::InvalidArgument("cpu: device option isa has no value");
+    }
+    const octet::HostServices host;
+    const auto kernels = ChooseKernels(isa, host);
+    if (!kernels.ok()) return kernels.status();
+    return std::unique_ptr<octet::OpenDevice>(std::make_unique<CpuDevice>(Context{*kernels, host}));
+  }
+
+ private:
+  static Status CheckIndex(uint32_t index) {
+    if (index == 0) return octet::OkStatus();
+    return octet::NotFound("backend cpu has one device, 0; device " + std::to_string(index) + " does not exist");
+  }
+
+  const octet::BackendIdentity identity_{
+      .name = "cpu", .vendor = "octet", .version = OCTET_VERSION, .targets = KernelTargets()};
+};
+
+}  // namespace
+}  // namespace octet_cpu
+
+OCTET_BACKEND(octet_cpu::CpuBackend);

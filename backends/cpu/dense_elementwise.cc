@@ -1,0 +1,189 @@
+// Norms, RoPE, activations, additions and row copies of the CPU backend.
+#include <cstring>
+#include <string>
+
+#include "backends/cpu/dense.h"
+#include "octet/checks.h"
+
+namespace octet_cpu {
+namespace {
+
+using octet::DType;
+using octet::InvalidArgument;
+using octet::OkStatus;
+using octet::Status;
+using octet::Tensor;
+using octet::Unimplemented;
+
+// f32 of any rank from 1 to 5, rows contiguous.
+Status CheckRows(const char* name, const Tensor& t) {
+  if (t.rank < 1 || t.rank > 5) return InvalidArgument(std::string(name) + " has rank " + std::to_string(t.rank));
+  if (octet::TypeOf(t) != DType::kF32) {
+    return Unimplemented(std::string("cpu: ") + name + " of type " + octet::DTypeName(octet::TypeOf(t)) +
+                         " is not supported here; f32 is");
+  }
+  Tensor flat = t;  // the checks of CheckTensor, whatever the rank
+  for (int i = t.rank; i < 5; ++i) {
+    flat.shape[i] = 1;
+    flat.stride[i] = 1;
+  }
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] < 0) return InvalidArgument(std::string(name) + " has a negative dimension");
+    if (t.stride[i] < 0) return InvalidArgument(std::string(name) + " has a negative stride");
+  }
+  if (octet::NumElements(t) == 0) return OkStatus();
+  if (t.buffer == nullptr) return InvalidArgument(std::string(name) + " has no buffer");
+  if (t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
+    return InvalidArgument(std::string(name) + " is not contiguous along its last dimension");
+  }
+  return octet::CheckHostBounds(name, flat);
+}
+
+Status CheckSameShape(const char* names, const Tensor& x, const Tensor& y, int64_t x_last) {
+  bool same = x.rank == y.rank;
+  for (int i = 0; same && i < x.rank - 1; ++i) same = x.shape[i] == y.shape[i];
+  if (same && y.shape[y.rank - 1] == x_last) return OkStatus();
+  return InvalidArgument(std::string(names) + " are " + octet::ShapeText(x) + " and " + octet::ShapeText(y) +
+                         ", which do not fit");
+}
+
+Rows RowsOf(const Tensor& t) {
+  Rows rows{{1, 1, 1, 1}, {0, 0, 0, 0}};
+  for (int i = t.rank - 2, to = 3; i >= 0; --i, --to) {
+    rows.count[to] = t.shape[i];
+    rows.stride[to] = t.stride[i];
+  }
+  return rows;
+}
+
+int64_t CountRows(const Rows& r) { return r.count[0] * r.count[1] * r.count[2] * r.count[3]; }
+
+}  // namespace
+
+Status Dense::Norm(octet::Stream&, octet::NormKind kind, const Tensor& x, const Tensor& gain, const Tensor* bias,
+                   float eps, const Tensor& y) {
+  if (kind != octet::NormKind::kRms && kind != octet::NormKind::kLayer) {
+    return Unimplemented("norm: kind " + std::to_string(static_cast<int32_t>(kind)) +
+                         " is unknown; known are 1 (RMS) and 2 (layer)");
+  }
+  OCTET_RETURN_IF_ERROR(CheckRows("x", x));
+  OCTET_RETURN_IF_ERROR(CheckRows("y", y));
+  const int64_t n = x.shape[x.rank - 1];
+  OCTET_RETURN_IF_ERROR(CheckSameShape("x and y", x, y, n));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("gain", &gain, DType::kF32, {n}));
+  if (bias != nullptr) {
+    if (kind == octet::NormKind::kRms) return InvalidArgument("norm: RMS norm has no bias");
+    OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("bias", bias, DType::kF32, {n}));
+  }
+  if (octet::NumElements(x) == 0) return OkStatus();
+  NormParams p{};
+  p.layer = kind == octet::NormKind::kLayer;
+  p.x = octet::HostData<const float>(x);
+  p.y = octet::HostData<float>(y);
+  p.x_rows = RowsOf(x);
+  p.y_rows = RowsOf(y);
+  p.n = n;
+  p.gain = octet::HostData<const float>(gain);
+  p.bias = bias != nullptr ? octet::HostData<const float>(*bias) : nullptr;
+  p.eps = eps;
+  context_.For(CountRows(p.x_rows), 4 * n, [&](int64_t begin, int64_t end) { context_.kernels->norm(p, begin, end); });
+  return OkStatus();
+}
+
+Status Dense::Rope(octet::Stream&, const Tensor& x, const Tensor& positions, const Tensor& cos_sin, bool interleaved) {
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", &x, DType::kF32, {-1, -1, -1}));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("positions", &positions, DType::kI32, {x.shape[0]}));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("cos_sin", &cos_sin, DType::kF32, {-1, -1, 2}));
+  const int64_t pairs = cos_sin.shape[1];
+  if (2 * pairs > x.shape[2]) {
+    return InvalidArgument("rope: " + std::to_string(pairs) + " pairs do not fit into head_dim " +
+                           std::to_string(x.shape[2]));
+  }
+  const auto* position = octet::HostData<const int32_t>(positions);
+  for (int64_t t = 0; t < x.shape[0]; ++t) {
+    if (position[t] < 0 || position[t] >= cos_sin.shape[0]) {
+      return InvalidArgument("rope: positions[" + std::to_string(t) + "] is " + std::to_string(position[t]) +
+                             "; the table has " + std::to_string(cos_sin.shape[0]) + " positions");
+    }
+  }
+  if (octet::NumElements(x) == 0 || pairs == 0) return OkStatus();
+  RopeParams p{};
+  p.x = octet::HostData<float>(x);
+  p.token_stride = x.stride[0];
+  p.head_stride = x.stride[1];
+  p.heads = x.shape[1];
+  p.pairs = pairs;
+  p.positions = position;
+  p.cos_sin = octet::HostData<const float>(cos_sin);
+  p.cos_sin_stride[0] = cos_sin.stride[0];
+  p.cos_sin_stride[1] = cos_sin.stride[1];
+  p.interleaved = interleaved;
+  context_.For(x.shape[0] * x.shape[1], 8 * pairs,
+               [&](int64_t begin, int64_t end) { context_.kernels->rope(p, begin, end); });
+  return OkStatus();
+}
+
+Status Dense::Activate(octet::Stream&, octet::Activation kind, const Tensor& x, const Tensor& y) {
+  const auto number = static_cast<int32_t>(kind);
+  if (number < OCTET_ACT_SILU_GATED || number > OCTET_ACT_GELU) {
+    return Unimplemented("activation: kind " + std::to_string(number) + " is unknown; known are 1 to 6");
+  }
+  OCTET_RETURN_IF_ERROR(CheckRows("x", x));
+  OCTET_RETURN_IF_ERROR(CheckRows("y", y));
+  const bool gated = number <= OCTET_ACT_GELU_GATED;
+  const int64_t width = x.shape[x.rank - 1];
+  if (gated && width % 2 != 0) return InvalidArgument("activation: a gated kind needs an even last dimension");
+  OCTET_RETURN_IF_ERROR(CheckSameShape("x and y", x, y, gated ? width / 2 : width));
+  if (octet::NumElements(y) == 0) return OkStatus();
+  ActivationParams p{};
+  p.kind = number;
+  p.x = octet::HostData<const float>(x);
+  p.y = octet::HostData<float>(y);
+  p.x_rows = RowsOf(x);
+  p.y_rows = RowsOf(y);
+  p.n = y.shape[y.rank - 1];
+  context_.For(CountRows(p.y_rows), 30 * p.n,
+               [&](int64_t begin, int64_t end) { context_.kernels->activation(p, begin, end); });
+  return OkStatus();
+}
+
+Status Dense::Add(octet::Stream&, const Tensor& x, const Tensor& y) {
+  OCTET_RETURN_IF_ERROR(CheckRows("x", x));
+  OCTET_RETURN_IF_ERROR(CheckRows("y", y));
+  const int64_t n = x.shape[x.rank - 1];
+  OCTET_RETURN_IF_ERROR(CheckSameShape("x and y", x, y, n));
+  if (octet::NumElements(y) == 0) return OkStatus();
+  const Rows x_rows = RowsOf(x), y_rows = RowsOf(y);
+  const auto* from = octet::HostData<const float>(x);
+  auto* to = octet::HostData<float>(y);
+  context_.For(CountRows(y_rows), n,
+               [&](int64_t begin, int64_t end) { context_.kernels->add(from, x_rows, to, y_rows, n, begin, end); });
+  return OkStatus();
+}
+
+Status Dense::GatherRows(octet::Stream&, const Tensor& x, const Tensor& rows, const Tensor& y) {
+  const DType type = octet::TypeOf(x);
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", &x, type, {-1, -1}));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("rows", &rows, DType::kI32, {-1}));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", &y, type, {rows.shape[0], x.shape[1]}));
+  const auto* row = octet::HostData<const int32_t>(rows);
+  for (int64_t i = 0; i < rows.shape[0]; ++i) {
+    if (row[i] < 0 || row[i] >= x.shape[0]) {
+      return InvalidArgument("gather_rows: rows[" + std::to_string(i) + "] is " + std::to_string(row[i]) + "; x has " +
+                             std::to_string(x.shape[0]) + " rows");
+    }
+  }
+  if (octet::NumElements(y) == 0) return OkStatus();
+  const int64_t element = octet::ElementBytes(type);
+  const uint8_t* from = octet::HostBufferOf(*x.buffer).data() + x.offset;
+  uint8_t* to = octet::HostBufferOf(*y.buffer).data() + y.offset;
+  context_.For(rows.shape[0], x.shape[1], [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::memcpy(to + i * y.stride[0] * element, from + row[i] * x.stride[0] * element,
+                  static_cast<size_t>(x.shape[1] * element));
+    }
+  });
+  return OkStatus();
+}
+
+}  // namespace octet_cpu

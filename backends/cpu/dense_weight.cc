@@ -1,0 +1,295 @@
+// Weights of the CPU backend: packing into tiles, linear layers and embedding rows.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "backends/cpu/dense.h"
+#include "backends/cpu/kernels/tile_format.h"
+#include "octet/checks.h"
+#include "octet/gguf_blocks.h"
+
+namespace octet_cpu {
+namespace {
+
+using octet::DType;
+using octet::InvalidArgument;
+using octet::LinearArgs;
+using octet::OkStatus;
+using octet::Status;
+using octet::StatusOr;
+using octet::Support;
+using octet::Tensor;
+using octet::Unimplemented;
+using octet::WeightDesc;
+using octet::WeightPart;
+
+// With so few tokens x is used where it lies; the kernel then expands weights in L1.
+constexpr int64_t kFewTokens = 4;
+
+struct CpuWeight {
+  int64_t rows = 0, columns = 0;
+  int32_t max_tokens = 0;
+  bool linear = false, embed = false;
+  uint64_t bytes = 0;  // counted as held
+  struct Free {
+    void operator()(uint8_t* p) const { ::operator delete (p, std::align_val_t{64}); }
+  };
+  std::unique_ptr<uint8_t[], Free> data;
+  std::vector<float> row_scales;
+  std::vector<Tile> tiles;  // by first_row
+};
+
+const CpuWeight& WeightOf(const octet::Weight& w) { return reinterpret_cast<const CpuWeight&>(w); }
+
+int64_t TilesOf(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+
+// Rows of x in the workspace: whole cache lines, and never a multiple of 4 KiB apart, which would crowd one set of L1.
+int64_t PackedStride(int64_t columns) { return (columns + 15) / 16 * 16 + 16; }
+
+constexpr uint64_t kAlign = 64;
+
+Status CheckDesc(const WeightDesc& d) {
+  if (d.columns < 1 || d.columns > (int64_t{1} << 31)) {
+    return InvalidArgument("weight: columns is " + std::to_string(d.columns) + "; it must be 1 to 2^31");
+  }
+  if (d.parts.empty()) return InvalidArgument("weight: there are no parts");
+  if (!d.linear && !d.embed) return InvalidArgument("weight: use names neither linear nor embed");
+  if (d.max_tokens < 1)
+    return InvalidArgument("weight: max_tokens is " + std::to_string(d.max_tokens) + "; it must be 1 or more");
+  for (const auto& [name, type] : {std::pair{"x", d.x_type}, std::pair{"y", d.y_type}}) {
+    if (type != DType::kF32 && (d.linear || name[0] == 'y')) {
+      return Unimplemented(std::string("cpu: ") + name + " of type " + octet::DTypeName(type) +
+                           " is not supported in linear layers; f32 is");
+    }
+  }
+  int64_t rows = 0;
+  for (const WeightPart& part : d.parts) {
+    const octet::GgufBlock block = octet::GgufBlockOf(part.dtype);
+    if (block.elements == 0) {
+      return Unimplemented(std::string("cpu: weights of type ") + octet::DTypeName(part.dtype) + " (" +
+                           std::to_string(static_cast<int32_t>(part.dtype)) +
+                           ") are not supported; f32, f16, bf16 and the GGUF types q4_0, q4_1, q5_0, q5_1, q8_0, q4_K, "
+                           "q5_K and q6_K are");
+    }
+    if (d.columns % block.elements != 0) {
+      return InvalidArgument("weight: " + std::to_string(d.columns) + " columns are no multiple of the " +
+                             std::to_string(block.elements) + " weights in a block of " + octet::DTypeName(part.dtype));
+    }
+    if (part.rows < 1 || part.rows > (int64_t{1} << 31)) {
+      return InvalidArgument("weight: a part has " + std::to_string(part.rows) + " rows; it must have 1 to 2^31");
+    }
+    if (part.rows > 1 && part.row_stride_bytes < octet::GgufRowBytes(part.dtype, d.columns)) {
+      return InvalidArgument("weight: rows of " + std::to_string(octet::GgufRowBytes(part.dtype, d.columns)) +
+                             " bytes are only " + std::to_string(part.row_stride_bytes) + " bytes apart");
+    }
+    rows += part.rows;
+  }
+  if (rows > (int64_t{1} << 31)) return InvalidArgument("weight: more than 2^31 rows");
+  return OkStatus();
+}
+
+struct Sizes {
+  uint64_t data = 0, scales = 0;  // bytes
+  size_t tiles = 0;
+};
+
+Sizes SizesOf(const WeightDesc& d) {
+  Sizes s;
+  for (const WeightPart& part : d.parts) {
+    const int64_t tiles = TilesOf(part.rows);
+    const uint64_t bytes = static_cast<uint64_t>(tiles * TileBytes(static_cast<int32_t>(part.dtype), d.columns));
+    s.data += (bytes + kAlign - 1) / kAlign * kAlign;
+    if (part.row_scale != nullptr) s.scales += static_cast<uint64_t>(tiles) * kTileRows * sizeof(float);
+    s.tiles += static_cast<size_t>(tiles);
+  }
+  return s;
+}
+
+uint64_t ResidentBytes(const Sizes& s) { return s.data + s.scales + s.tiles * sizeof(Tile) + sizeof(CpuWeight); }
+
+uint64_t WorkspaceBytes(int64_t columns, int64_t tokens) {
+  return static_cast<uint64_t>(PackedStride(columns) * tokens) * sizeof(float) + kAlign;
+}
+
+void PackPart(const Context& context, const WeightPart& part, int64_t columns, const Tile* tiles, uint8_t* data) {
+  const auto type = static_cast<int32_t>(part.dtype);
+  const int64_t tile_bytes = TileBytes(type, columns);
+  context.For(TilesOf(part.rows), columns * kTileRows, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      uint8_t* tile = data + t * tile_bytes;
+      std::memset(tile, 0, static_cast<size_t>(tile_bytes));
+      for (int row = 0; row < tiles[t].rows; ++row) {
+        const auto* stored = static_cast<const uint8_t*>(part.data) + (t * kTileRows + row) * part.row_stride_bytes;
+        PackTileRow(type, stored, columns, row, tile);
+      }
+    }
+  });
+}
+
+Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
+  if (!w.linear) return octet::FailedPrecondition("linear: the weight was prepared for embedding only");
+  if (a.x == nullptr) return InvalidArgument("x is NULL");
+  const int64_t tokens = a.x->shape[0];
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", a.x, DType::kF32, {tokens, w.columns}));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", a.y, DType::kF32, {tokens, w.rows}));
+  if (a.bias != nullptr) OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("bias", a.bias, DType::kF32, {w.rows}));
+  if (a.norm_gain != nullptr) {
+    OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("norm_gain", a.norm_gain, DType::kF32, {w.columns}));
+  }
+  if (a.residual != nullptr) {
+    OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("residual", a.residual, DType::kF32, {tokens, w.rows}));
+  }
+  if (tokens > w.max_tokens) {
+    return InvalidArgument("linear: x has " + std::to_string(tokens) + " rows; the weight was prepared for at most " +
+                           std::to_string(w.max_tokens));
+  }
+  if (a.workspace == nullptr) {
+    if (a.norm_gain == nullptr) return OkStatus();
+    return InvalidArgument("linear: norm_gain needs the workspace that supports_weight asks for");
+  }
+  return octet::HostBufferOf(*a.workspace)
+      .CheckRange("linear workspace", a.workspace_offset, WorkspaceBytes(w.columns, tokens));
+}
+
+}  // namespace
+
+Support Dense::SupportsWeight(const WeightDesc& d) const {
+  if (const Status s = CheckDesc(d); !s.ok()) return Support::No(s.message());
+  Support yes = Support::Yes(2, std::string("linear f32 ") + context_.kernels->name,
+                             d.linear ? WorkspaceBytes(d.columns, d.max_tokens) : 0);
+  yes.resident_bytes = ResidentBytes(SizesOf(d));
+  return yes;
+}
+
+StatusOr<octet::Weight*> Dense::PrepareWeight(octet::Stream&, const WeightDesc& d) {
+  OCTET_RETURN_IF_ERROR(CheckDesc(d));
+  for (const WeightPart& part : d.parts) {
+    if (part.data == nullptr) return InvalidArgument("prepare_weight: a part has no data");
+  }
+  const Sizes sizes = SizesOf(d);
+  auto w = std::make_unique<CpuWeight>();
+  w->rows = d.rows();
+  w->columns = d.columns;
+  w->max_tokens = d.max_tokens;
+  w->linear = d.linear;
+  w->embed = d.embed;
+  w->bytes = ResidentBytes(sizes);
+  const uint64_t total = octet::HostMemoryBytes("MemTotal");
+  uint8_t* memory = total > 0 && sizes.data > total
+                        ? nullptr
+                        : static_cast<uint8_t*>(::operator new (sizes.data, std::align_val_t{kAlign}, std::nothrow));
+  if (memory == nullptr) {
+    return octet::ResourceExhausted("prepare_weight: cannot allocate " + std::to_string(sizes.data) +
+                                    " bytes of host memory");
+  }
+  w->data.reset(memory);
+  w->tiles.reserve(sizes.tiles);
+  w->row_scales.reserve(sizes.scales / sizeof(float));  // no growth: tiles point into it
+  int64_t first_row = 0;
+  uint8_t* data = memory;
+  for (const WeightPart& part : d.parts) {
+    const int64_t tiles = TilesOf(part.rows), tile_bytes = TileBytes(static_cast<int32_t>(part.dtype), d.columns);
+    const size_t first_tile = w->tiles.size();
+    for (int64_t t = 0; t < tiles; ++t) {
+      const auto rows = static_cast<int32_t>(std::min<int64_t>(kTileRows, part.rows - t * kTileRows));
+      const float* scales = nullptr;
+      if (part.row_scale != nullptr) {
+        scales = w->row_scales.data() + w->row_scales.size();
+        w->row_scales.insert(w->row_scales.end(), part.row_scale + t * kTileRows,
+                             part.row_scale + t * kTileRows + rows);
+        w->row_scales.insert(w->row_scales.end(), static_cast<size_t>(kTileRows - rows), 0.0f);
+      }
+      w->tiles.push_back({data + t * tile_bytes, scales, static_cast<int32_t>(part.dtype), rows, first_row});
+      first_row += rows;
+    }
+    PackPart(context_, part, d.columns, &w->tiles[first_tile], data);
+    data += (static_cast<uint64_t>(tiles * tile_bytes) + kAlign - 1) / kAlign * kAlign;
+  }
+  held_->fetch_add(w->bytes);
+  return reinterpret_cast<octet::Weight*>(w.release());
+}
+
+void Dense::ReleaseWeight(octet::Weight* weight) {
+  auto* w = reinterpret_cast<CpuWeight*>(weight);
+  if (w == nullptr) return;
+  held_->fetch_sub(w->bytes);
+  delete w;
+}
+
+Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
+  const CpuWeight& w = WeightOf(*a.w);
+  OCTET_RETURN_IF_ERROR(CheckLinear(w, a));
+  const int64_t tokens = a.x->shape[0];
+  if (tokens == 0) return OkStatus();
+  LinearParams p{};
+  p.tiles = w.tiles.data();
+  p.num_tiles = static_cast<int64_t>(w.tiles.size());
+  p.columns = w.columns;
+  p.tokens = tokens;
+  p.x = octet::HostData<const float>(*a.x);
+  p.x_stride = a.x->stride[0];
+  p.y = octet::HostData<float>(*a.y);
+  p.y_stride = a.y->stride[0];
+  p.bias = a.bias != nullptr ? octet::HostData<const float>(*a.bias) : nullptr;
+  p.residual = a.residual != nullptr ? octet::HostData<const float>(*a.residual) : nullptr;
+  p.residual_stride = a.residual != nullptr ? a.residual->stride[0] : 0;
+
+  if (a.workspace != nullptr && (a.norm_gain != nullptr || tokens > kFewTokens)) {
+    auto address = reinterpret_cast<uintptr_t>(octet::HostBufferOf(*a.workspace).data() + a.workspace_offset);
+    auto* packed = reinterpret_cast<float*>((address + kAlign - 1) / kAlign * kAlign);
+    const int64_t stride = PackedStride(w.columns);
+    NormParams norm{};
+    norm.x = p.x;
+    norm.y = packed;
+    norm.x_rows = {{1, 1, 1, tokens}, {0, 0, 0, p.x_stride}};
+    norm.y_rows = {{1, 1, 1, tokens}, {0, 0, 0, stride}};
+    norm.n = w.columns;
+    norm.gain = a.norm_gain != nullptr ? octet::HostData<const float>(*a.norm_gain) : nullptr;
+    norm.eps = a.norm_eps;
+    context_.For(tokens, 4 * w.columns, [&](int64_t begin, int64_t end) {
+      if (norm.gain != nullptr) return context_.kernels->norm(norm, begin, end);
+      for (int64_t t = begin; t < end; ++t) {
+        std::memcpy(packed + t * stride, p.x + t * p.x_stride, static_cast<size_t>(w.columns) * sizeof(float));
+      }
+    });
+    p.x = packed;
+    p.x_stride = stride;
+  }
+  const bool few = tokens <= kFewTokens;
+  p.tiles_per_item = few && p.num_tiles < 64 ? 2 : kTilesPerItem;
+  p.tokens_per_item = static_cast<int32_t>(std::min<int64_t>(tokens, kMaxTokensPerItem));
+  const int64_t panels = (p.num_tiles + p.tiles_per_item - 1) / p.tiles_per_item;
+  const int64_t runs = (tokens + p.tokens_per_item - 1) / p.tokens_per_item;
+  context_.For(panels * runs, 2 * w.columns * kTileRows * p.tiles_per_item * p.tokens_per_item,
+               [&](int64_t begin, int64_t end) { context_.kernels->linear(p, begin, end); });
+  return OkStatus();
+}
+
+Status Dense::Embed(octet::Stream&, const octet::Weight& weight, const Tensor& ids, float scale, const Tensor& y) {
+  const CpuWeight& w = WeightOf(weight);
+  if (!w.embed) return octet::FailedPrecondition("embed: the weight was prepared for linear layers only");
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("ids", &ids, DType::kI32, {-1}));
+  const int64_t tokens = ids.shape[0];
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", &y, DType::kF32, {tokens, w.columns}));
+  const auto* id = octet::HostData<const int32_t>(ids);
+  auto* out = octet::HostData<float>(y);
+  context_.For(tokens, 16 * w.columns, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* row = out + t * y.stride[0];
+      if (id[t] < 0 || id[t] >= w.rows) {
+        std::fill(row, row + w.columns, std::numeric_limits<float>::quiet_NaN());
+        continue;
+      }
+      const auto after = std::upper_bound(w.tiles.begin(), w.tiles.end(), int64_t{id[t]},
+                                          [](int64_t r, const Tile& tile) { return r < tile.first_row; });
+      const Tile& tile = *(after - 1);
+      context_.kernels->embed(&tile, id[t] - tile.first_row, w.columns, scale, row);
+    }
+  });
+  return OkStatus();
+}
+
+}  // namespace octet_cpu

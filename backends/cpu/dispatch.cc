@@ -1,0 +1,116 @@
+#include "backends/cpu/dispatch.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+
+namespace octet_cpu {
+
+#define OCTET_DECLARE_KERNELS(isa)    \
+  namespace isa {                     \
+  void FillQuantize(KernelTable*);    \
+  void FillAttention(KernelTable*);   \
+  void FillLinear(KernelTable*);      \
+  void FillElementwise(KernelTable*); \
+  }
+#if defined(OCTET_CPU_X86)
+OCTET_DECLARE_KERNELS(v4)
+OCTET_DECLARE_KERNELS(v3)
+OCTET_DECLARE_KERNELS(v2)
+#else
+OCTET_DECLARE_KERNELS(portable)
+#endif
+#undef OCTET_DECLARE_KERNELS
+
+namespace {
+
+struct Entry {
+  const char* isa;
+  const char* target;
+  int32_t lanes;
+  const char* (*refuse)();  // null: it runs here
+  void (*fill[4])(KernelTable*);
+};
+
+#define OCTET_KERNELS(isa) \
+  { isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillElementwise }
+#if defined(OCTET_CPU_X86)
+const char* RefuseV4() {
+  return __builtin_cpu_supports("x86-64-v4") ? nullptr
+                                             : "the processor or the system lacks AVX-512 F, BW, CD, DQ or VL";
+}
+const char* RefuseV3() {
+  return __builtin_cpu_supports("x86-64-v3") ? nullptr : "the processor or the system lacks AVX2, FMA, F16C or BMI";
+}
+const char* RefuseV2() { return __builtin_cpu_supports("x86-64-v2") ? nullptr : "the processor lacks SSE4.2"; }
+constexpr Entry kEntries[] = {
+    {"v4", "x86-64-v4", 16, RefuseV4, OCTET_KERNELS(v4)},
+    {"v3", "x86-64-v3", 8, RefuseV3, OCTET_KERNELS(v3)},
+    {"v2", "x86-64-v2", 4, RefuseV2, OCTET_KERNELS(v2)},
+};
+#else
+const char* Never() { return nullptr; }
+constexpr Entry kEntries[] = {{"portable", "portable", 4, Never, OCTET_KERNELS(portable)}};
+#endif
+#undef OCTET_KERNELS
+
+// Filling runs code that was compiled for the instruction set: only after refuse() had nothing to say.
+const KernelTable* TableOf(const Entry& entry) {
+  static KernelTable tables[std::size(kEntries)] = {};
+  static const bool filled = [] {
+    for (size_t i = 0; i < std::size(kEntries); ++i) {
+      if (kEntries[i].refuse() != nullptr) continue;
+      tables[i].name = kEntries[i].target;
+      tables[i].lanes = kEntries[i].lanes;
+      for (auto* fill : kEntries[i].fill) fill(&tables[i]);
+    }
+    return true;
+  }();
+  static_cast<void>(filled);
+  return &tables[&entry - kEntries];
+}
+
+// Is "dispatch" among the words of OCTET_VERBOSE?
+bool Verbose() {
+  const char* variable = std::getenv("OCTET_VERBOSE");
+  for (std::string_view words = variable != nullptr ? variable : ""; !words.empty();) {
+    const std::string_view word = words.substr(0, words.find(','));
+    if (word == "dispatch") return true;
+    words.remove_prefix(std::min(words.size(), word.size() + 1));
+  }
+  return false;
+}
+
+void AddToList(std::string* list, const char* separator, std::string_view item) {
+  if (!list->empty()) *list += separator;
+  *list += item;
+}
+
+}  // namespace
+
+octet::StatusOr<const KernelTable*> ChooseKernels(std::string_view isa, const octet::HostServices& host) {
+  const char* variable = std::getenv("OCTET_CPU_ISA");
+  const std::string source = isa.empty() ? "OCTET_CPU_ISA" : "device option isa";
+  if (isa.empty() && variable != nullptr) isa = variable;
+  std::string known, refusals;
+  for (const Entry& entry : kEntries) {
+    AddToList(&known, ", ", entry.isa);
+    if (!isa.empty() && isa != entry.isa) continue;
+    const char* reason = entry.refuse();
+    if (reason == nullptr) return TableOf(entry);
+    AddToList(&refusals, "; ", std::string(entry.target) + ": " + reason);
+    if (Verbose()) host.Log(1, "cpu: kernels for " + std::string(entry.target) + " declined: " + reason);
+  }
+  if (refusals.empty()) {
+    return octet::InvalidArgument(source + " is '" + std::string(isa) + "'; this build knows " + known);
+  }
+  return octet::Unavailable("cpu: no kernels for this processor: " + refusals);
+}
+
+std::string KernelTargets() {
+  std::string targets;
+  for (const Entry& entry : kEntries) AddToList(&targets, ",", entry.target);
+  return targets;
+}
+
+}  // namespace octet_cpu

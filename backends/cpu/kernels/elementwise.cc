@@ -1,0 +1,152 @@
+// Norms, RoPE, activations and additions: one pass over rows of f32 each, memory bound.
+#include "backends/cpu/kernels/vec.h"
+#include "octet/abi.h"
+
+namespace octet_cpu {
+namespace OCTET_CPU_ISA {
+namespace {
+
+constexpr int kSums = 16;  // independent double accumulators, added in a fixed tree: the same on every instruction set
+
+int64_t RowStart(const Rows& rows, int64_t row) {
+  int64_t start = 0;
+  for (int i = 3; i >= 0; --i) {
+    start += row % rows.count[i] * rows.stride[i];
+    row /= rows.count[i];
+  }
+  return start;
+}
+
+double Tree(double* sums) {
+  for (int width = kSums / 2; width > 0; width /= 2) {
+    for (int i = 0; i < width; ++i) sums[i] += sums[i + width];
+  }
+  return sums[0];
+}
+
+double Mean(const float* x, int64_t n) {
+  double sums[kSums] = {};
+  int64_t c = 0;
+  for (; c + kSums <= n; c += kSums) {
+    for (int i = 0; i < kSums; ++i) sums[i] += static_cast<double>(x[c + i]);
+  }
+  for (int i = 0; c < n; ++c, ++i) sums[i] += static_cast<double>(x[c]);
+  return Tree(sums) / static_cast<double>(n);
+}
+
+double MeanSquare(const float* x, int64_t n, double mean) {
+  double sums[kSums] = {};
+  int64_t c = 0;
+  for (; c + kSums <= n; c += kSums) {
+    for (int i = 0; i < kSums; ++i) {
+      const double d = static_cast<double>(x[c + i]) - mean;
+      sums[i] += d * d;
+    }
+  }
+  for (int i = 0; c < n; ++c, ++i) {
+    const double d = static_cast<double>(x[c]) - mean;
+    sums[i] += d * d;
+  }
+  return Tree(sums) / static_cast<double>(n);
+}
+
+// y = (x - mean) / sqrt(variance + eps) * gain + bias, or x / sqrt(mean square + eps) * gain. The mean stays in double:
+// x may be large beside its spread.
+void Norm(const NormParams& p, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const float* x = p.x + RowStart(p.x_rows, row);
+    float* y = p.y + RowStart(p.y_rows, row);
+    const double mean = p.layer ? Mean(x, p.n) : 0.0;
+    const double inverse = 1.0 / __builtin_sqrt(MeanSquare(x, p.n, mean) + static_cast<double>(p.eps));
+    if (p.layer) {
+      for (int64_t c = 0; c < p.n; ++c) {
+        const float normal = static_cast<float>((static_cast<double>(x[c]) - mean) * inverse);
+        y[c] = normal * p.gain[c] + (p.bias != nullptr ? p.bias[c] : 0.0f);
+      }
+    } else {
+      const float factor = static_cast<float>(inverse);
+      for (int64_t c = 0; c < p.n; ++c) y[c] = x[c] * factor * p.gain[c];
+    }
+  }
+}
+
+void Rope(const RopeParams& p, int64_t begin, int64_t end) {
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t token = item / p.heads, head = item % p.heads;
+    float* x = p.x + token * p.token_stride + head * p.head_stride;
+    const float* table = p.cos_sin + p.positions[token] * p.cos_sin_stride[0];
+    const int64_t near = p.interleaved ? 2 : 1, far = p.interleaved ? 1 : p.pairs;
+    for (int64_t i = 0; i < p.pairs; ++i) {
+      const float cosine = table[i * p.cos_sin_stride[1]], sine = table[i * p.cos_sin_stride[1] + 1];
+      float *first = x + i * near, *second = first + far;
+      const float a = *first, b = *second;
+      *first = a * cosine - b * sine;
+      *second = a * sine + b * cosine;
+    }
+  }
+}
+
+OCTET_INLINE Vec Silu(Vec x) { return x / (1.0f + Exp(-x)); }
+
+OCTET_INLINE Vec GeluTanh(Vec x) {
+  const Vec inner = 0.797884561f * (x + 0.044715f * x * x * x);
+  // 0.5 (1 + tanh u) = 1 / (1 + e^-2u), without the cancellation at negative x.
+  return x / (1.0f + Exp(-2.0f * inner));
+}
+
+OCTET_INLINE Vec Gelu(Vec x) {
+  Vec y;
+  for (int i = 0; i < kLanes; ++i) y[i] = x[i] * 0.5f * __builtin_erfcf(-x[i] * 0.707106781f);
+  return y;
+}
+
+OCTET_INLINE Vec Function(int32_t kind, Vec x) {
+  switch (kind) {
+    case OCTET_ACT_SILU_GATED:
+    case OCTET_ACT_SILU:
+      return Silu(x);
+    case OCTET_ACT_GELU_TANH_GATED:
+    case OCTET_ACT_GELU_TANH:
+      return GeluTanh(x);
+    default:
+      return Gelu(x);
+  }
+}
+
+void Activation(const ActivationParams& p, int64_t begin, int64_t end) {
+  const bool gated = p.kind <= OCTET_ACT_GELU_GATED;
+  for (int64_t row = begin; row < end; ++row) {
+    const float* x = p.x + RowStart(p.x_rows, row);
+    const float* up = gated ? x + p.n : nullptr;
+    float* y = p.y + RowStart(p.y_rows, row);
+    for (int64_t c = 0; c < p.n; c += kLanes) {
+      const size_t rest = static_cast<size_t>(p.n - c < kLanes ? p.n - c : kLanes) * sizeof(float);
+      Vec a{}, b{};
+      __builtin_memcpy(&a, x + c, rest);
+      if (gated) __builtin_memcpy(&b, up + c, rest);
+      const Vec f = Function(p.kind, a);
+      a = gated ? f * b : f;
+      __builtin_memcpy(y + c, &a, rest);
+    }
+  }
+}
+
+void Add(const float* x, const Rows& x_rows, float* y, const Rows& y_rows, int64_t n, int64_t begin, int64_t end) {
+  for (int64_t row = begin; row < end; ++row) {
+    const float* from = x + RowStart(x_rows, row);
+    float* to = y + RowStart(y_rows, row);
+    for (int64_t c = 0; c < n; ++c) to[c] += from[c];
+  }
+}
+
+}  // namespace
+
+void FillElementwise(KernelTable* table) {
+  table->norm = Norm;
+  table->rope = Rope;
+  table->activation = Activation;
+  table->add = Add;
+}
+
+}  // namespace OCTET_CPU_ISA
+}  // namespace octet_cpu

@@ -1,0 +1,182 @@
+// The boundary between the backend's glue and its kernels: plain structs, and one table of functions per instruction
+// set.
+//
+// Kernel files are compiled once per instruction set into a namespace of that name, so nothing in them may have
+// external linkage outside it, and they include no header whose inline functions the linker could merge across copies.
+// Pointers were checked by the glue; strides are in bytes where the name says so, in elements otherwise; every row of
+// f32 is contiguous. Work is cut into items, and an item's result does not depend on which other items run, nor where.
+#ifndef OCTET_BACKENDS_CPU_KERNELS_KERNELS_H_
+#define OCTET_BACKENDS_CPU_KERNELS_KERNELS_H_
+
+#include <stdint.h>
+
+namespace octet_cpu {
+
+// ---- KV cache ----
+
+enum class Element : int32_t { kF32, kF16, kBF16, kI8 };
+enum class Scales : int32_t { kNone, kTensor, kHead, kChannel, kToken };
+
+constexpr int kMaxHeadDim = 576;
+
+// K or V of one layer. data, scale and zero point at the layer's page 0.
+struct Side {
+  uint8_t *data, *scale, *zero;
+  int64_t data_stride[3], scale_stride[3], zero_stride[3];  // bytes per page, KV head, token
+  const float *static_scale, *static_zero;                  // [1], [kv_heads] or [kv_heads][head_dim]
+  int64_t static_scale_stride, static_zero_stride;          // per head
+  Element element;
+  Scales scales;
+  bool asymmetric, scale_bf16, zero_bf16;
+  int32_t head_dim, group, rotation;  // group: channels per dynamic scale, head_dim for the whole row
+};
+
+// f32 [blocks][kv_heads][head_dim]; data null: none.
+struct OffsetTable {
+  const float* data;
+  int64_t block_stride, head_stride;
+  int32_t block_tokens;
+};
+
+struct RowsParams {
+  Side k, v;
+  float *k_rows, *v_rows;  // [tokens][kv_heads][head_dim]; null: not touched. Append only reads
+  int64_t k_token_stride, k_head_stride, v_token_stride, v_head_stride;
+  const int64_t* slots;      // [tokens]; -1 skips
+  const int32_t* positions;  // [tokens]; null without an offset table
+  OffsetTable offset;
+  int32_t kv_heads, page_tokens;
+};
+
+// ---- Attention ----
+
+constexpr int kChunkTokens = 256;  // positions [256 c, 256 (c + 1)): the unit in which a row's keys are reduced
+constexpr int kMaxRows = 48;       // query rows of one item at most
+constexpr int kMaxRowFloats = kMaxRows * 128;
+
+// Rows of an item at most, so that its queries and outputs stay in L1 and L2.
+static constexpr int RowsPerItem(int k_dim, int v_dim) {
+  const int dim = (k_dim > v_dim ? k_dim : v_dim) + 15;
+  const int rows = kMaxRowFloats / (dim / 16 * 16);
+  return rows < kMaxRows ? rows : kMaxRows;
+}
+
+// One item: up to RowsPerItem consecutive rows of one request and KV head, over chunks [chunk_begin, chunk_end). A
+// request's rows count from query * group + head of the group.
+struct AttentionItem {
+  int32_t request, kv_head, row_begin, row_end, chunk_begin, chunk_end;
+  int64_t partial;         // >= 0: one chunk; (O, m, l) of the item's row i go to row partial + i * partial_stride of
+  int64_t partial_stride;  // AttentionParams::partials instead of the output
+};
+
+struct AttentionParams {
+  Side k, v;
+  OffsetTable offset;
+  const void* q;  // [tokens][q_heads][k head_dim]
+  int64_t q_token_stride, q_head_stride;
+  void* out;  // [tokens][q_heads][v head_dim]
+  int64_t out_token_stride, out_head_stride;
+  float* lse;  // [tokens][q_heads] or null
+  int64_t lse_token_stride;
+  const int8_t* mask;  // [tokens][columns] or null
+  int64_t mask_token_stride;
+  Element q_element, out_element;
+  const float *alibi, *sinks;  // [q_heads] or null
+  int32_t q_heads, kv_heads, page_tokens, window;
+  bool causal;
+  float scale, softcap;
+  const int32_t *q_start, *kv_len, *kv_begin, *page_start, *pages;  // as octet_batch; kv_begin never null
+  float* partials;                                                  // rows of v.head_dim + 2 floats: O, m, l
+};
+
+// ---- Weights ----
+
+// A tile is 16 rows of one stored tensor in the tile order of kernels/tile_format.h.
+constexpr int kTileRows = 16;
+constexpr int kTileColumns = 32;    // what one dequantize call expands
+constexpr int kBlockColumns = 256;  // columns are summed in order within a block, then block sums in order
+
+struct Tile {
+  const uint8_t* data;
+  const float* row_scale;  // [16] or null
+  int32_t type;            // octet_dtype
+  int32_t rows;            // 1..16; the rest is padding
+  int64_t first_row;       // of the matrix
+};
+
+struct LinearParams {
+  const Tile* tiles;
+  int64_t num_tiles, columns, tokens;
+  const float* x;  // [tokens][columns]
+  int64_t x_stride;
+  float* y;  // [tokens][rows]
+  int64_t y_stride;
+  const float* bias;      // [rows] or null
+  const float* residual;  // [tokens][rows] or null; may be y
+  int64_t residual_stride;
+  int32_t tiles_per_item;   // 1..4
+  int32_t tokens_per_item;  // 1..kMaxTokensPerItem
+};
+
+constexpr int kTilesPerItem = 4;
+constexpr int kMaxTokensPerItem = 240;
+
+// ---- Elementwise ----
+
+// Rows of up to four dimensions over one contiguous last dimension.
+struct Rows {
+  int64_t count[4];   // outermost first, 1 where unused
+  int64_t stride[4];  // elements
+};
+
+struct NormParams {
+  bool layer;  // subtract the mean, add the bias
+  const float* x;
+  float* y;
+  Rows x_rows, y_rows;  // equal counts
+  int64_t n;
+  const float *gain, *bias;
+  float eps;
+};
+
+struct RopeParams {
+  float* x;
+  int64_t token_stride, head_stride, heads, pairs;
+  const int32_t* positions;   // [tokens], each inside the table
+  const float* cos_sin;       // [positions][pairs][2]
+  int64_t cos_sin_stride[2];  // per position, per pair
+  bool interleaved;
+};
+
+struct ActivationParams {
+  int32_t kind;  // OCTET_ACT_*
+  const float* x;
+  float* y;
+  Rows x_rows, y_rows;
+  int64_t n;  // of y
+};
+
+// One instruction set. Item ranges are [begin, end).
+struct KernelTable {
+  const char* name;
+  int32_t lanes;  // f32 per vector
+  // Items: token * kv_heads + head.
+  void (*append)(const RowsParams&, int64_t begin, int64_t end);
+  void (*gather)(const RowsParams&, int64_t begin, int64_t end);
+  void (*attention)(const AttentionParams&, const AttentionItem&);
+  // Merges partial rows [partial, partial + chunks) and writes the row's output and lse.
+  void (*attention_merge)(const AttentionParams&, int64_t partial, int64_t chunks, int64_t token, int32_t q_head);
+  // Items: ceil(num_tiles / tiles_per_item) panels for each of ceil(tokens / tokens_per_item) runs of tokens, panels
+  // innermost.
+  void (*linear)(const LinearParams&, int64_t begin, int64_t end);
+  // Row `row` of tiles as f32 [columns] times scale.
+  void (*embed)(const Tile*, int64_t row, int64_t columns, float scale, float* y);
+  void (*norm)(const NormParams&, int64_t begin, int64_t end);              // items: rows
+  void (*rope)(const RopeParams&, int64_t begin, int64_t end);              // items: token * heads + head
+  void (*activation)(const ActivationParams&, int64_t begin, int64_t end);  // items: rows
+  void (*add)(const float* x, const Rows& x_rows, float* y, const Rows& y_rows, int64_t n, int64_t begin, int64_t end);
+};
+
+}  // namespace octet_cpu
+
+#endif  // OCTET_BACKENDS_CPU_KERNELS_KERNELS_H_

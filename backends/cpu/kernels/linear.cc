@@ -1,0 +1,108 @@
+// y = x W^T + bias + residual over weight tiles, and embedding rows.
+//
+// Memory: an item reads its tiles once per run of tokens and expands them block by block (256 columns x 64 rows, 64
+// KiB, in L2; 32 columns, 8 KiB, in L1 when there are few tokens). Order of sums for every output: columns in order
+// within a block of 256, block sums in order, then row scale, bias, residual; so a token's result does not depend on
+// the other tokens of the call. Blocking after Goto and van de Geijn, "Anatomy of High-Performance Matrix
+// Multiplication" (2008).
+#include "backends/cpu/kernels/dequantize.h"
+#include "backends/cpu/kernels/gemm.h"
+
+namespace octet_cpu {
+namespace OCTET_CPU_ISA {
+namespace {
+
+constexpr int kFewTokens = 4;
+
+inline int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+// total[t][row of the panel] += W x over one block of columns.
+void Block(const LinearParams& p, const Tile* tiles, int num_tiles, const float* x, int64_t tokens, int64_t column,
+           int64_t columns, float* panel, float* total) {
+  DequantizeFn* dequantize[kTilesPerItem];
+  for (int t = 0; t < num_tiles; ++t) dequantize[t] = DequantizeOf(tiles[t].type);
+  const int64_t step = tokens <= kFewTokens ? kTileColumns : columns;
+  const bool whole = step >= columns;
+  alignas(64) float chain[kFewTokens * kTilesPerItem * kTileRows];
+  GemmArgs args{};
+  args.x_stride = p.x_stride;
+  args.w_stride = kTileRows;
+  args.out = whole ? total : chain;
+  args.out_stride = kTilesPerItem * kTileRows;
+  for (int t = 0; t < num_tiles; ++t) args.w[t] = panel + t * step * kTileRows;
+  for (int64_t c = 0; c < columns; c += step) {
+    args.k = Min(step, columns - c);
+    for (int t = 0; t < num_tiles; ++t) {
+      float* out = panel + t * step * kTileRows;
+      for (int64_t i = 0; i < args.k; i += kTileColumns) {
+        dequantize[t](tiles[t].data, column + c + i, Min(kTileColumns, args.k - i), out + i * kTileRows);
+      }
+    }
+    args.x = x + column + c;
+    Gemm(args, tokens, num_tiles, whole ? Sum::kAdd : c == 0 ? Sum::kStore : Sum::kContinue);
+  }
+  if (!whole) {
+    for (int64_t i = 0; i < tokens * args.out_stride; ++i) total[i] += chain[i];
+  }
+}
+
+void Finish(const LinearParams& p, const Tile* tiles, int num_tiles, int64_t token, int64_t tokens,
+            const float* total) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int i = 0; i < num_tiles; ++i) {
+      const Tile& tile = tiles[i];
+      const float* sum = total + (t * kTilesPerItem + i) * kTileRows;
+      float* y = p.y + (token + t) * p.y_stride + tile.first_row;
+      const float* bias = p.bias != nullptr ? p.bias + tile.first_row : nullptr;
+      const float* residual =
+          p.residual != nullptr ? p.residual + (token + t) * p.residual_stride + tile.first_row : nullptr;
+      for (int r = 0; r < tile.rows; ++r) {
+        float value = sum[r];
+        if (tile.row_scale != nullptr) value *= tile.row_scale[r];
+        if (bias != nullptr) value += bias[r];
+        if (residual != nullptr) value += residual[r];
+        y[r] = value;
+      }
+    }
+  }
+}
+
+void Linear(const LinearParams& p, int64_t begin, int64_t end) {
+  alignas(64) float panel[kTilesPerItem * kTileRows * kBlockColumns];
+  alignas(64) float total[kMaxTokensPerItem * kTilesPerItem * kTileRows];
+  const int64_t panels = (p.num_tiles + p.tiles_per_item - 1) / p.tiles_per_item;
+  for (int64_t item = begin; item < end; ++item) {
+    const int64_t first_tile = item % panels * p.tiles_per_item;
+    const int64_t token = item / panels * p.tokens_per_item;
+    const int num_tiles = static_cast<int>(Min(p.tiles_per_item, p.num_tiles - first_tile));
+    const int64_t tokens = Min(p.tokens_per_item, p.tokens - token);
+    const Tile* tiles = p.tiles + first_tile;
+    __builtin_memset(total, 0, static_cast<size_t>(tokens * kTilesPerItem * kTileRows) * sizeof(float));
+    for (int64_t column = 0; column < p.columns; column += kBlockColumns) {
+      Block(p, tiles, num_tiles, p.x + token * p.x_stride, tokens, column, Min(kBlockColumns, p.columns - column),
+            panel, total);
+    }
+    Finish(p, tiles, num_tiles, token, tokens, total);
+  }
+}
+
+void Embed(const Tile* tile, int64_t row, int64_t columns, float scale, float* y) {
+  DequantizeFn* const dequantize = DequantizeOf(tile->type);
+  const float factor = tile->row_scale != nullptr ? tile->row_scale[row] * scale : scale;
+  alignas(64) float out[kTileColumns * kTileRows];
+  for (int64_t c = 0; c < columns; c += kTileColumns) {
+    const int64_t count = Min(kTileColumns, columns - c);
+    dequantize(tile->data, c, count, out);
+    for (int64_t i = 0; i < count; ++i) y[c + i] = out[i * kTileRows + row] * factor;
+  }
+}
+
+}  // namespace
+
+void FillLinear(KernelTable* table) {
+  table->linear = Linear;
+  table->embed = Embed;
+}
+
+}  // namespace OCTET_CPU_ISA
+}  // namespace octet_cpu
