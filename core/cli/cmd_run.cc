@@ -51,8 +51,9 @@ absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& t
   messages.push_back({{"role", "user"}, {"content", text}});
   ChatInput input;
   input.messages = &messages;
-  if (tokenizer.bos_id()) input.bos_token = tokenizer.Piece(*tokenizer.bos_id());
-  if (tokenizer.eos_id()) input.eos_token = tokenizer.Piece(*tokenizer.eos_id());
+  input.add_generation_prompt = true;
+  if (tokenizer.bos_id()) input.bos_token = std::string(tokenizer.Piece(*tokenizer.bos_id()));
+  if (tokenizer.eos_id()) input.eos_token = std::string(tokenizer.Piece(*tokenizer.eos_id()));
   return chat->Render(input);
 }
 
@@ -69,7 +70,7 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
 void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
   const KvPlan& kv = runner.plan().kv;
   if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
-  fmt::print(stderr, "device   {} {} ({}), {} compute, attention {}\n", engine.device().id(),
+  fmt::print(stderr, "device   {} {} ({}), {} compute, {}\n", engine.device().id(),
              engine.device().info().name, engine.device().info().arch, engine.flags().compute,
              runner.attention_kernel());
   fmt::print(stderr, "prompt   {} tokens, {:.1f} tokens/s\n", prompt.size(),

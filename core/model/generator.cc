@@ -88,7 +88,7 @@ absl::StatusOr<Generation> Generate(Runner& runner, const Tokenizer& tokenizer, 
       result.finish_reason = "stop";
       break;
     }
-    emit(decoder->Push(tokenizer.Piece(*id)));
+    if (!tokenizer.IsControl(*id)) emit(decoder->Push(tokenizer.Piece(*id)));
     if (decoder->stopped()) {
       result.finish_reason = "stop";
       break;

@@ -33,19 +33,21 @@ PieceMap MapPiece(const KvLayout& layout) {
     run.row_bytes = row_bytes;
     map.bytes += (row_bytes * layout.page_tokens + 127) / 128 * 128;
   };
-  for (int i = 0; i < 3; ++i) {
+  auto add_codes = [&](int i) {
     if (const CacheSide* s = SideOf(layout, i)) add(map.codes[i], s->head_dim * ElementBytes(s->data_type));
-  }
-  for (int i = 0; i < 3; ++i) {
+  };
+  auto add_scales_and_zeros = [&](int i) {
     const CacheSide* s = SideOf(layout, i);
-    if (s != nullptr && s->dynamic()) add(map.scales[i], s->groups() * ElementBytes(s->scale_type));
-  }
-  for (int i = 0; i < 3; ++i) {
-    const CacheSide* s = SideOf(layout, i);
-    if (s != nullptr && s->dynamic() && s->scheme == Scheme::kAsymmetric) {
-      add(map.zeros[i], s->groups() * ElementBytes(s->zero_type));
-    }
-  }
+    if (s == nullptr || !s->dynamic()) return;
+    add(map.scales[i], s->groups() * ElementBytes(s->scale_type));
+    if (s->scheme == Scheme::kAsymmetric) add(map.zeros[i], s->groups() * ElementBytes(s->zero_type));
+  };
+  add_codes(kSideK);
+  add_codes(kSideV);
+  add_scales_and_zeros(kSideK);
+  add_scales_and_zeros(kSideV);
+  add_codes(kSideKExtra);
+  add_scales_and_zeros(kSideKExtra);
   return map;
 }
 

@@ -1,6 +1,7 @@
-// Canonical pages: the one byte order in which pages travel between backends. Per (page, KV head) one contiguous piece
-// of runs, each at a multiple of 128 bytes: codes of K, V and K-extra, then their scales, then their zeros; within a
-// run rows by token, groups contiguous. Runs that a layout does not have take no bytes. Reference: docs/numerics.md.
+// Canonical pages: the one byte order in which pages travel between backends. Per (page, KV head) one contiguous piece of
+// runs, each at a multiple of 128 bytes: K codes, V codes, K scales, K zeros, V scales, V zeros, then the same of
+// K-extra; within a run rows by token, groups contiguous. Runs that a layout does not have take no bytes. Reference:
+// docs/numerics.md.
 #ifndef OCTET_TESTS_REFERENCE_CANONICAL_H_
 #define OCTET_TESTS_REFERENCE_CANONICAL_H_
 
