@@ -23,8 +23,7 @@ function(octet_add_backend name)
   target_link_options(${target} PRIVATE
     "LINKER:--version-script=${_octet_add_backend_dir}/exports.map.in"
     "LINKER:-z,nodelete" "LINKER:--exclude-libs,ALL")
-  # A sanitizer's run-time symbols come from the program that loads the library.
-  if(NOT OCTET_SANITIZE)
+  if(NOT OCTET_SANITIZE)  # a sanitizer's run-time symbols come from the program that loads the library
     target_link_options(${target} PRIVATE "LINKER:-z,defs")
   endif()
 endfunction()

@@ -15,10 +15,10 @@
 namespace octet::jinja {
 
 // One unit of work is about one byte copied; an evaluated node costs kNodeWork, an element of a list kElementWork.
-inline constexpr uint64_t kMaxWork = uint64_t{1} << 28;
+inline constexpr uint64_t kMaxWork = uint64_t{1} << 27;
 inline constexpr uint64_t kNodeWork = 16;
 inline constexpr uint64_t kElementWork = 64;
-inline constexpr size_t kMaxOutputBytes = size_t{64} << 20;
+inline constexpr size_t kMaxOutputBytes = size_t{32} << 20;
 inline constexpr int kMaxValueDepth = 100;  // lists and dicts inside one another
 inline constexpr int kMaxCallDepth = 600;   // evaluations inside one another
 

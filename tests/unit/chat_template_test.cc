@@ -204,7 +204,7 @@ TEST(ChatTemplateTest, HostileTemplatesEndInASentence) {
       {"{% set ns = namespace() %}{% set ns.me = [ns] %}", "cannot be put into"},
       {"{% set a = 'a' * 1000000 %}{{ a | replace('a', a) }}", "too many steps"},
       {"{% set a = 'a' * 1000000 %}{{ (a | list) | join(a) }}", "too many steps"},
-      {"{% set a = 'a' * 30000000 %}{{ a }}{{ a }}{{ a }}", "more than 64 MiB"},
+      {"{% set a = 'a' * 10000000 %}{{ a }}{{ a }}{{ a }}{{ a }}", "more than 32 MiB"},
       {"{{ 9223372036854775807 + 1 }}", "too large"},
       {"{{ -9223372036854775807 - 2 }}", "too large"},
       {"{{ (-9223372036854775807 - 1) // -1 }}", "too large"},

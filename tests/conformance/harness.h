@@ -1,0 +1,95 @@
+// What every case of the conformance kit stands on: the backend under test, the list of cases, and device memory with
+// guards around it. A case returns OK (it passed, unless it recorded a failure), Unimplemented (the backend said that
+// it cannot do this; counted as unsupported), or another error (it failed). Reference: docs/writing-a-backend.md.
+#ifndef OCTET_TESTS_CONFORMANCE_HARNESS_H_
+#define OCTET_TESTS_CONFORMANCE_HARNESS_H_
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "core/loader/device.h"
+#include "octet/status.h"
+#include "octet/tensor.h"
+
+namespace octet::conformance {
+
+// The backend and device under test; set once by main before any case runs.
+struct Subject {
+  std::string path, name, version, abi;
+  uint32_t index = 0;
+  const octet_host_v1* host = nullptr;  // what it was lent
+  std::unique_ptr<Device> device;
+  OwnedStream stream;  // for all cases that need no second one
+
+  const octet_backend_v1* table() const { return device->table(); }
+  Stream& s() const { return *stream.get(); }
+};
+Subject& TheSubject();
+
+// Adds a case. The name is also its filter: "Area.Behaviour/details".
+void AddCase(std::string name, std::function<Status()> body);
+
+// Called once per file of cases, by main.
+void AddAbiCases();
+void AddHonestyCases();
+void AddAppendCases();
+void AddPageCases();
+void AddAttentionCases();
+void AddBoundaryCases();
+void AddMetamorphicCases();
+void AddDenseCases();
+
+// The result of a call that `supports` promised (rule A10): an error becomes a failure, never "unsupported".
+Status Promised(const char* call, const Status& status);
+inline Status Promised(const char* call, const absl::Status& status) {
+  return Promised(call, Status(static_cast<Code>(status.code()), std::string(status.message())));
+}
+
+// Waits for the stream. A device that cannot even do that, allocate, write or read is of no use to the other cases:
+// these stop the program with the reason.
+void Sync();
+
+// Device memory that cases hand to a backend: guard bytes stand before and behind the used region, so between any two
+// blocks; the destructor reports a failure where they changed, or where contents given at construction (inputs of a
+// call) did. Filled with 0xff without contents: NaN in every float type, -1 as a code.
+class Block {
+ public:
+  static constexpr uint64_t kGuardBytes = 512;
+
+  explicit Block(uint64_t bytes, uint8_t fill = 0xff);
+  Block(const void* contents, uint64_t bytes);
+  template <typename T>
+  explicit Block(const std::vector<T>& contents) : Block(contents.data(), contents.size() * sizeof(T)) {}
+  // Rounded to the float type.
+  Block(DType type, const std::vector<float>& contents);
+  ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  octet_buffer* buffer() const { return buffer_.get(); }
+  uint64_t offset() const { return kGuardBytes; }
+  uint64_t size() const { return bytes_; }
+  Tensor View(DType type, std::initializer_list<int64_t> shape) const;
+
+  std::vector<uint8_t> Bytes() const;
+  std::vector<float> Floats(DType type) const;
+  // New contents, which may change.
+  void Write(const std::vector<uint8_t>& contents);
+
+ private:
+  uint64_t bytes_;
+  std::vector<uint8_t> input_;  // what must still be there at the end; empty: anything
+  OwnedBuffer buffer_;
+};
+
+// True when the block still holds nothing but 0xff; otherwise says where it changed.
+bool Untouched(const Block& block, const char* what);
+
+}  // namespace octet::conformance
+
+#endif  // OCTET_TESTS_CONFORMANCE_HARNESS_H_

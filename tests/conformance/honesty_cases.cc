@@ -1,0 +1,309 @@
+// supports is a promise (rule A10): where it says 1 or 2 the operation runs and matches the reference; where it says 0
+// the operation refuses with UNIMPLEMENTED and a reason, and touches nothing (rule A9). Descriptors are drawn from
+// everything that abi.h can say, whether a backend is expected to have it or not.
+#include <cmath>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/conformance/harness.h"
+#include "tests/conformance/scene.h"
+#include "tests/conformance/test_cache.h"
+#include "tests/reference/random.h"
+
+namespace octet::conformance {
+namespace {
+
+using reference::Random;
+
+void ExpectHonestRefusal(const Status& status, const Support& support, const char* call) {
+  EXPECT_EQ(status.code(), Code::kUnimplemented)
+      << call << " after supports answered 0 (" << support.reason << "): " << status.message();
+  EXPECT_FALSE(status.message().empty()) << call << " refused without a reason";
+  EXPECT_FALSE(support.reason.empty()) << "supports answered 0 without a reason";
+}
+
+template <typename T>
+T Pick(Random& random, std::initializer_list<T> values) {
+  return values.begin()[random.Int(0, static_cast<int>(values.size()) - 1)];
+}
+
+SideSpec RandomSide(Random& random, int head_dim) {
+  SideSpec side;
+  side.type = Pick(random, {DType::kI8, DType::kI8, DType::kI8, DType::kF32, DType::kF16, DType::kBF16});
+  side.rotation = Pick(random, {0, 0, head_dim & -head_dim, 8});
+  if (side.type != DType::kI8) {
+    side.scheme = Scheme::kNone;
+    return side;
+  }
+  side.axis = Pick(random, {Axis::kToken, Axis::kToken, Axis::kTensor, Axis::kHead, Axis::kChannel});
+  side.scheme = Pick(random, {Scheme::kSymmetric, Scheme::kAsymmetric});
+  if (side.axis == Axis::kToken) {
+    side.group = Pick(random, {0, 0, 8, head_dim / 2});
+    side.scale_type = Pick(random, {DType::kF32, DType::kBF16});
+  }
+  return side;
+}
+
+CacheSpec RandomSpec(Random& random) {
+  CacheSpec spec;
+  spec.k_dim = Pick(random, {8, 32, 40, 64, 64, 80, 96, 128, 128, 192, 256, 576});
+  spec.v_dim = Pick(random, {spec.k_dim, spec.k_dim, 64, 128});
+  spec.k = RandomSide(random, spec.k_dim);
+  spec.v = RandomSide(random, spec.v_dim);
+  if (spec.k_dim == spec.v_dim && random.Int(0, 1) == 0) spec.v = spec.k;
+  spec.kv_heads = random.Int(1, 4);
+  spec.page_tokens = Pick(random, {1, 4, 16, 17, 32, 64, 128});
+  spec.offset_block = Pick(random, {0, 0, 16, 64});
+  return spec;
+}
+
+Status LayoutIsHonest(const CacheSpec& spec) {
+  QuantOps& quant = TheSubject().device->quant();
+  KvLayout layout = LayoutOf(spec, 3);
+  const Status chosen = quant.ChooseLayout(layout);
+  if (!chosen.ok()) {
+    EXPECT_EQ(chosen.code(), Code::kUnimplemented) << "choose_layout: " << chosen.message();
+    EXPECT_FALSE(chosen.message().empty());
+    FillRowStrides(layout);
+  }
+  std::vector<int64_t> slots;
+  for (int i = 0; i < std::min(6, 3 * spec.page_tokens); ++i) slots.push_back((i * 7) % (3 * spec.page_tokens));
+  if (slots.size() > 3) slots[2] = -1;
+  std::set<int64_t> distinct(slots.begin(), slots.end());
+  slots.assign(distinct.begin(), distinct.end());
+  Rows rows = NormalRows(spec, slots, 41);
+  for (int32_t& p : rows.positions) p = p * 61 % 300;
+
+  const Support support = quant.Supports(layout, DType::kF32);
+  if (support.level > 0) {
+    TestCache cache;
+    OCTET_RETURN_IF_ERROR(cache.InitWithLayout(spec, layout));
+    OCTET_RETURN_IF_ERROR(cache.Append(rows));
+    std::vector<uint8_t> canonical;
+    OCTET_RETURN_IF_ERROR(cache.Export({0, 1, 2}, &canonical));
+    cache.ExpectStored(rows, {0, 1, 2}, canonical);
+    return cache.Gather(rows);
+  }
+  const Block memory(layout.layer_bytes), k(rows.k), v(rows.v), slot_block(rows.slots), positions(rows.positions);
+  KvLayer layer;
+  layer.cache = memory.buffer();
+  layer.cache_offset = memory.offset();
+  const int n = rows.tokens();
+  const Tensor kt = k.View(DType::kF32, {n, spec.kv_heads, spec.k_dim}),
+               vt = v.View(DType::kF32, {n, spec.kv_heads, spec.v_dim});
+  const Tensor st = slot_block.View(DType::kI64, {n}), pt = positions.View(DType::kI32, {n});
+  const Status refused = quant.Append(TheSubject().s(), layout, layer, {&kt, spec.latent ? nullptr : &vt, &st, &pt});
+  Sync();
+  ExpectHonestRefusal(refused, support, "append");
+  Untouched(memory, "the cache");
+  const Block k_out(rows.k.size() * 4), v_out(rows.v.size() * 4);
+  const Tensor ko = k_out.View(DType::kF32, {n, spec.kv_heads, spec.k_dim}),
+               vo = v_out.View(DType::kF32, {n, spec.kv_heads, spec.v_dim});
+  const Status unread = quant.Gather(TheSubject().s(), layout, layer, {&ko, spec.latent ? nullptr : &vo, &st, &pt});
+  Sync();
+  ExpectHonestRefusal(unread, support, "gather");
+  Untouched(k_out, "K");
+  Untouched(v_out, "V");
+  return OkStatus();
+}
+
+// Rows of another type than f32 are no part of the contract yet: refused or, if promised, not tested here.
+Status InputTypesAreHonest() {
+  KvLayout layout = LayoutOf(Both(Int8(64)), 3);
+  OCTET_RETURN_IF_ERROR(TheSubject().device->quant().ChooseLayout(layout));
+  for (DType type : {DType::kI8, DType::kI64, static_cast<DType>(99)}) {
+    const Support support = TheSubject().device->quant().Supports(layout, type);
+    EXPECT_EQ(support.level, 0) << "rows of type " << DTypeName(type);
+    EXPECT_FALSE(support.reason.empty());
+  }
+  return OkStatus();
+}
+
+Status AttentionIsHonest(const AttentionCase& c) {
+  Scene scene;
+  const Status ready = scene.Init(c);
+  if (ready.ok()) {
+    OCTET_RETURN_IF_ERROR(scene.AppendAll());
+    AttentionResult result;
+    OCTET_RETURN_IF_ERROR(scene.Run(scene.WholePieces(), &result));
+    scene.Check(scene.WholePieces(), result);
+    return OkStatus();
+  }
+  if (ready.code() != Code::kUnimplemented) return ready;
+  KvLayout layout = LayoutOf(c.cache, 8);
+  if (!TheSubject().device->quant().ChooseLayout(layout).ok()) FillRowStrides(layout);
+  AttentionDesc desc;
+  desc.q_heads = c.q_heads;
+  desc.causal = c.causal;
+  desc.window = c.window;
+  desc.softcap = c.softcap;
+  desc.q_type = c.q_type;
+  desc.out_type = c.out_type;
+  desc.exact = c.exact;
+  desc.kv = &layout;
+  desc.limits = {1, 8, 64, 8};
+  const Support support = TheSubject().device->attention().Supports(desc);
+  if (support.level > 0) return OkStatus();  // the refusal was of the cache, and LayoutIsHonest looks at that
+  const Block workspace(4096);
+  const auto plan = TheSubject().device->attention().MakePlan(desc, workspace.buffer(), workspace.offset());
+  Sync();
+  ExpectHonestRefusal(plan.status(), support, "make_plan");
+  Untouched(workspace, "the workspace");
+  return OkStatus();
+}
+
+AttentionCase RandomAttention(Random& random) {
+  AttentionCase c;
+  c.cache = RandomSpec(random);
+  const int group = Pick(random, {1, 2, 3, 4, 7, 8});
+  c.q_heads = group * c.cache.kv_heads;
+  c.sequences = {{Pick(random, {1, 1, 3, 9}), 0, 0, 0}, {1, random.Int(1, 40), 0, 1}};
+  c.sequences[0].kv_len = c.sequences[0].queries + random.Int(0, 60);
+  c.causal = random.Int(0, 3) > 0;
+  c.window = Pick(random, {0, 0, 1, 20});
+  c.softcap = Pick(random, {0.0f, 0.0f, 3.0f});
+  c.alibi = c.softcap == 0.0f && random.Int(0, 3) == 0;
+  c.sinks = random.Int(0, 3) == 0;
+  c.lse = random.Int(0, 1) == 0;
+  c.exact = random.Int(0, 2) == 0;
+  c.q_type = Pick(random, {DType::kF32, DType::kF32, DType::kF16, DType::kBF16});
+  c.out_type = Pick(random, {DType::kF32, DType::kF32, DType::kF16, DType::kBF16});
+  return c;
+}
+
+// Every pair of types a weight could have: the promise is kept by Dense.Linear, the refusal here.
+Status WeightsAreHonest(DType weight_type) {
+  DenseOps* dense = TheSubject().device->dense();
+  if (dense == nullptr) return Unimplemented("the backend has no dense table");
+  const std::vector<float> data(1024, 0.25f);
+  for (DType x : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kI32, DType::kQ8_0}) {
+    for (DType y : {DType::kF32, DType::kF16, DType::kBF16, DType::kI8, DType::kI32, DType::kQ8_0}) {
+      const WeightPart part{weight_type, 2, 1024, data.data(), nullptr};
+      WeightDesc desc;
+      desc.columns = 256;
+      desc.parts = {&part, 1};
+      desc.max_tokens = 4;
+      desc.x_type = x;
+      desc.y_type = y;
+      const Support support = dense->SupportsWeight(desc);
+      auto weight = TheSubject().device->PrepareWeight(&TheSubject().s(), desc);
+      Sync();
+      if (support.level > 0) {
+        EXPECT_TRUE(weight.ok()) << DTypeName(x) << " to " << DTypeName(y) << ": " << weight.status();
+        continue;
+      }
+      EXPECT_FALSE(weight.ok()) << DTypeName(x) << " to " << DTypeName(y)
+                                << " was refused by supports_weight: " << support.reason;
+      if (!weight.ok()) {
+        EXPECT_EQ(weight.status().code(), absl::StatusCode::kUnimplemented) << weight.status();
+        EXPECT_FALSE(support.reason.empty());
+      }
+    }
+  }
+  return OkStatus();
+}
+
+// What can never make sense is refused by every call, and nothing is touched.
+Status RefusesNonsense() {
+  const CacheSpec spec = Both(Int8(64));
+  TestCache cache;
+  OCTET_RETURN_IF_ERROR(cache.Init(spec, 3));
+  const Rows rows = NormalRows(spec, {0, 1}, 42);
+  const Block k(rows.k), slots(rows.slots), positions(rows.positions);
+  const Tensor kt = k.View(DType::kF32, {2, 2, 64}), st = slots.View(DType::kI64, {2}),
+               pt = positions.View(DType::kI32, {2});
+  const Tensor narrow = k.View(DType::kF32, {2, 2, 32}), fewer = k.View(DType::kF32, {1, 2, 64}),
+               wrong_type = k.View(DType::kF16, {2, 2, 64});
+  QuantOps& quant = TheSubject().device->quant();
+  auto refused = [&](const char* what, const Status& status) {
+    Sync();
+    EXPECT_FALSE(status.ok()) << what;
+    EXPECT_FALSE(status.message().empty()) << what;
+  };
+  Stream& s = TheSubject().s();
+  refused("narrow rows", quant.Append(s, cache.layout(), cache.layer(), {&narrow, &kt, &st, &pt}));
+  refused("fewer rows than slots", quant.Append(s, cache.layout(), cache.layer(), {&kt, &fewer, &st, &pt}));
+  refused("rows of f16", quant.Append(s, cache.layout(), cache.layer(), {&wrong_type, &kt, &st, &pt}));
+  refused("no K", quant.Append(s, cache.layout(), cache.layer(), {nullptr, &kt, &st, &pt}));
+  refused("no V", quant.Append(s, cache.layout(), cache.layer(), {&kt, nullptr, &st, &pt}));
+  refused("no slots", quant.Append(s, cache.layout(), cache.layer(), {&kt, &kt, nullptr, &pt}));
+  KvLayer unaligned = cache.layer();
+  unaligned.cache_offset += 4;
+  refused("an unaligned cache", quant.Append(s, cache.layout(), unaligned, {&kt, &kt, &st, &pt}));
+  Untouched(cache.memory(), "the cache");
+  for (auto change : std::vector<void (*)(KvLayout&)>{
+           [](KvLayout& l) { l.page_tokens = 0; }, [](KvLayout& l) { l.kv_heads = -1; },
+           [](KvLayout& l) { l.num_pages = 0; }, [](KvLayout& l) { l.k.head_dim = 12; },
+           [](KvLayout& l) { l.k.head_dim = 1 << 20; }, [](KvLayout& l) { l.k.rotation = 48; },
+           [](KvLayout& l) { l.k.rotation = 128; }, [](KvLayout& l) { l.k.group = 24; },
+           [](KvLayout& l) { l.k.group = -1; }, [](KvLayout& l) { l.offset_block = -64; }}) {
+    KvLayout layout = LayoutOf(spec, 3);
+    change(layout);
+    refused("a layout without sense", quant.ChooseLayout(layout));
+  }
+
+  AttentionDesc good;
+  good.q_heads = 4;
+  good.kv = &cache.layout();
+  good.limits = {2, 4, 40, 4};
+  AttentionBackend& attention = TheSubject().device->attention();
+  const Support support = attention.Supports(good);
+  if (support.level == 0) return Unimplemented(support.reason);
+  const Block workspace(support.workspace_bytes);
+  for (auto change : std::vector<void (*)(AttentionDesc&)>{
+           [](AttentionDesc& d) { d.q_heads = 3; }, [](AttentionDesc& d) { d.q_heads = 0; },
+           [](AttentionDesc& d) { d.window = -1; }, [](AttentionDesc& d) { d.softcap = -1.0f; },
+           [](AttentionDesc& d) { d.scale = std::nanf(""); }, [](AttentionDesc& d) { d.limits.requests = 0; },
+           [](AttentionDesc& d) { d.limits.kv_len = -5; }}) {
+    AttentionDesc desc = good;
+    change(desc);
+    EXPECT_EQ(attention.Supports(desc).level, 0);
+    refused("a descriptor without sense", attention.MakePlan(desc, workspace.buffer(), workspace.offset()).status());
+  }
+  auto plan = attention.MakePlan(good, workspace.buffer(), workspace.offset());
+  OCTET_RETURN_IF_ERROR(Promised("make_plan", plan.status()));
+  const int32_t q_start[] = {0, 1, 2, 3}, bad_q_start[] = {0, 2, 1}, many_queries[] = {0, 9}, kv_len[] = {3, 20, 3},
+                long_kv[] = {41}, short_kv[] = {0, 0, 0}, page_start[] = {0, 1, 3, 4}, pages[] = {0, 1, 2, 0},
+                bad_pages[] = {0, 3, 2, 0}, few_pages[] = {0, 1, 2};
+  const std::pair<const char*, Batch> batches[] = {
+      {"three requests of two", {3, q_start, kv_len, nullptr, page_start, pages}},
+      {"a falling q_start", {2, bad_q_start, kv_len, nullptr, page_start, pages}},
+      {"too many queries", {1, many_queries, kv_len + 1, nullptr, page_start + 0, pages}},
+      {"a kv_len beyond the limit", {1, q_start, long_kv, nullptr, page_start, pages}},
+      {"kv_len below the queries", {2, q_start, short_kv, nullptr, page_start, pages}},
+      {"a page that does not exist", {2, q_start, kv_len, nullptr, page_start, bad_pages}},
+      {"too few pages", {2, q_start, kv_len, nullptr, few_pages, pages}}};
+  for (const auto& [what, batch] : batches) refused(what, attention.Refill(s, **plan, batch));
+  return OkStatus();
+}
+
+}  // namespace
+
+void AddHonestyCases() {
+  Random random(2024);
+  std::set<std::string> seen;
+  for (int i = 0; i < 150; ++i) {
+    const CacheSpec spec = RandomSpec(random);
+    if (seen.insert(NameOf(spec)).second)
+      AddCase("Honesty.Layout/" + NameOf(spec), [spec] { return LayoutIsHonest(spec); });
+  }
+  for (int i = 0; i < 150; ++i) {
+    const AttentionCase c = RandomAttention(random);
+    if (seen.insert(NameOf(c)).second) AddCase("Honesty.Attention/" + NameOf(c), [c] { return AttentionIsHonest(c); });
+  }
+  CacheSpec latent = Both(Int8(64), 576, 1, 64);
+  latent.v_dim = 512;
+  latent.latent = true;
+  AddCase("Honesty.Layout/" + NameOf(latent), [latent] { return LayoutIsHonest(latent); });
+  AddCase("Honesty.Inputs/of_append", InputTypesAreHonest);
+  for (int type : {1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 24, 25, 26}) {
+    AddCase(std::string("Honesty.Weights/") + DTypeName(static_cast<DType>(type)),
+            [type] { return WeightsAreHonest(static_cast<DType>(type)); });
+  }
+  AddCase("Honesty.RefusesNonsense/cache_and_attention", RefusesNonsense);
+}
+
+}  // namespace octet::conformance
