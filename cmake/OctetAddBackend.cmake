@@ -22,7 +22,8 @@ function(octet_add_backend name)
   endif()
   target_link_options(${target} PRIVATE
     "LINKER:--version-script=${_octet_add_backend_dir}/exports.map.in"
-    "LINKER:-z,nodelete" "LINKER:--exclude-libs,ALL"
-    # A sanitizer's run-time symbols come from the program that loads the library.
-    $<$<NOT:$<BOOL:${OCTET_SANITIZE}>>:LINKER:-z,defs>)
+    "LINKER:-z,nodelete" "LINKER:--exclude-libs,ALL")
+  if(NOT OCTET_SANITIZE)  # a sanitizer's run-time symbols come from the program that loads the library
+    target_link_options(${target} PRIVATE "LINKER:-z,defs")
+  endif()
 endfunction()

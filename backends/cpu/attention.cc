@@ -114,6 +114,20 @@ void CutRequest(Plan& plan, int32_t r, int64_t* partials) {
   }
 }
 
+// Room for every step that CutRequest can meet, so that Refill allocates nothing.
+void ReserveItems(Plan& plan) {
+  const octet::AttentionLimits& m = plan.desc.limits;
+  const int64_t group = plan.desc.q_heads / plan.layout.kv_heads;
+  const int64_t step = RowsPerItem(plan.layout.k.head_dim, plan.layout.v.head_dim);
+  const int64_t whole = plan.layout.kv_heads * (m.query_tokens * group / step + m.requests);
+  // An item of a split request has all rows of its head, at least `group`, or more than half a step of them.
+  const int64_t split = plan.partial_capacity / std::max<int64_t>(1, std::min(group, step / 2));
+  plan.items.reserve(static_cast<size_t>(whole + split));
+  const int64_t queries = std::min<int64_t>(m.query_tokens, int64_t{m.requests} * kSplitQueries);
+  plan.merges.reserve(static_cast<size_t>(queries * plan.desc.q_heads));
+  plan.pages.reserve(static_cast<size_t>(std::min(m.pages, m.requests * (m.kv_len / plan.layout.page_tokens + 2))));
+}
+
 }  // namespace
 
 Support Attention::Supports(const AttentionDesc& d) const {
@@ -152,6 +166,7 @@ StatusOr<std::unique_ptr<octet::AttentionPlan>> Attention::MakePlan(const Attent
   plan->kv_len.reserve(requests);
   plan->kv_begin.reserve(requests);
   plan->page_start.reserve(requests + 1);
+  ReserveItems(*plan);
   return std::unique_ptr<octet::AttentionPlan>(std::move(plan));
 }
 

@@ -10,52 +10,77 @@ namespace {
 
 constexpr int kRows = 16;
 
-void PutCodes(uint8_t* codes, int row, const uint8_t* values) {  // values [32], 4 bits each
-  for (int i = 0; i < 16; ++i) codes[i * kRows + row] = static_cast<uint8_t>((values[i] & 15) | (values[i + 16] << 4));
+// Words [..][16] of one row of a tile.
+class Words {
+ public:
+  Words(uint8_t* at, int row) : at_(at + 4 * row) {}
+  // Ors `value` into word `i`.
+  void Or(int i, uint32_t value) const {
+    uint8_t* p = at_ + 4 * kRows * i;
+    value |= octet::LoadU32(p);
+    memcpy(p, &value, sizeof value);
+  }
+  // values[n], `bits` wide each, from word 0 on.
+  void Put(const uint8_t* values, int n, int bits) const {
+    const int per_word = 32 / bits;
+    for (int i = 0; i < n; ++i) Or(i / per_word, uint32_t{values[i]} << (i % per_word * bits));
+  }
+
+ private:
+  uint8_t* at_;
+};
+
+// d, and the min above it where the format has one.
+void PutScale(const TileFormat& f, const uint8_t* d, const uint8_t* m, int row, uint8_t* out) {
+  if (f.m < 0) {
+    memcpy(out + 2 * row, d, 2);
+  } else {
+    Words(out, row).Or(0, octet::LoadU16(d) | uint32_t{octet::LoadU16(m)} << 16);
+  }
 }
 
-void PutHalf(uint8_t* at, int row, const uint8_t* stored) { memcpy(at + 2 * row, stored, 2); }
-
-// Blocks of 32: scale, min and fifth bits stand before the codes in the order of the format.
+// Blocks of 32: d, min and fifth bits stand before the codes, 16 bytes whose low nibbles are columns 0..15.
 void PackBlock32(int32_t type, const uint8_t* in, int row, const TileFormat& f, uint8_t* out) {
-  PutHalf(out, row, in);
-  in += 2;
-  if (f.m >= 0) {
-    PutHalf(out + f.m, row, in);
-    in += 2;
-  }
+  PutScale(f, in, in + 2, row, out);
+  in += f.m < 0 ? 2 : 4;
   if (f.high >= 0) {
-    memcpy(out + f.high + 4 * row, in, 4);
+    Words(out + f.high, row).Or(0, octet::LoadU32(in));
     in += 4;
   }
-  const int bytes = type == OCTET_Q8_0 ? 32 : 16;
-  for (int i = 0; i < bytes; ++i) out[f.codes + i * kRows + row] = in[i];
+  if (type == OCTET_Q8_0) return Words(out + f.codes, row).Put(in, 32, 8);
+  uint8_t codes[32];
+  for (int i = 0; i < 16; ++i) {
+    codes[i] = in[i] & 15;
+    codes[i + 16] = static_cast<uint8_t>(in[i] >> 4);
+  }
+  Words(out + f.codes, row).Put(codes, 32, 4);
 }
 
 void PackQ45K(int32_t type, const uint8_t* in, int row, const TileFormat& f, uint8_t* out) {
-  PutHalf(out, row, in);
-  PutHalf(out + f.m, row, in + 2);
+  PutScale(f, in, in + 2, row, out);
   const uint8_t* high = in + 16;
   const uint8_t* q = type == OCTET_Q5_K ? in + 48 : in + 16;
+  uint8_t scales[8], mins[8];
   for (int j = 0; j < 8; ++j) {
     int scale, min;
     octet::UnpackScaleMin(in + 4, j, &scale, &min);
-    out[f.scales + j * kRows + row] = static_cast<uint8_t>(scale);
-    out[f.mins + j * kRows + row] = static_cast<uint8_t>(min);
-    uint8_t codes[32];
-    for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(q[j / 2 * 32 + i] >> (j % 2 * 4) & 15);
-    PutCodes(out + f.codes + j * 256, row, codes);
-    if (type == OCTET_Q5_K) {
-      uint32_t bits = 0;
-      for (int i = 0; i < 32; ++i) bits |= static_cast<uint32_t>(high[i] >> j & 1) << i;
-      memcpy(out + f.high + j * 64 + 4 * row, &bits, 4);
+    scales[j] = static_cast<uint8_t>(scale);
+    mins[j] = static_cast<uint8_t>(min);
+    uint8_t codes[32], fifth[32];
+    for (int i = 0; i < 32; ++i) {
+      codes[i] = static_cast<uint8_t>(q[j / 2 * 32 + i] >> (j % 2 * 4) & 15);
+      fifth[i] = static_cast<uint8_t>(high[i] >> j & 1);
     }
+    Words(out + f.codes + j * 256, row).Put(codes, 32, 4);
+    if (type == OCTET_Q5_K) Words(out + f.high + j * 64, row).Put(fifth, 32, 1);
   }
+  Words(out + f.scales, row).Put(scales, 8, 8);
+  Words(out + f.mins, row).Put(mins, 8, 8);
 }
 
 void PackQ6K(const uint8_t* in, int row, const TileFormat& f, uint8_t* out) {
-  PutHalf(out, row, in + 208);
-  for (int i = 0; i < 16; ++i) out[f.scales + i * kRows + row] = in[192 + i];
+  PutScale(f, in + 208, nullptr, row, out);
+  Words(out + f.scales, row).Put(in + 192, 16, 8);
   for (int j = 0; j < 8; ++j) {
     const uint8_t* low = in + 64 * (j / 4) + 32 * (j % 2);
     const uint8_t* high = in + 128 + 32 * (j / 4);
@@ -64,11 +89,8 @@ void PackQ6K(const uint8_t* in, int row, const TileFormat& f, uint8_t* out) {
       codes[i] = static_cast<uint8_t>(low[i] >> (j % 4 / 2 * 4) & 15);
       upper[i] = static_cast<uint8_t>(high[i] >> (j % 4 * 2) & 3);
     }
-    PutCodes(out + f.codes + j * 256, row, codes);
-    for (int i = 0; i < 8; ++i) {
-      out[f.high + j * 128 + i * kRows + row] =
-          static_cast<uint8_t>(upper[i] | upper[i + 8] << 2 | upper[i + 16] << 4 | upper[i + 24] << 6);
-    }
+    Words(out + f.codes + j * 256, row).Put(codes, 32, 4);
+    Words(out + f.high + j * 128, row).Put(upper, 32, 2);
   }
 }
 
@@ -76,22 +98,22 @@ void PackQ6K(const uint8_t* in, int row, const TileFormat& f, uint8_t* out) {
 
 void PackTileRow(int32_t type, const uint8_t* stored, int64_t columns, int row, uint8_t* tile) {
   const TileFormat f = TileFormatOf(type);
-  const int element = f.bytes / kRows;
+  if (type == OCTET_F32) {
+    for (int64_t c = 0; c < columns; ++c) memcpy(tile + 4 * (c * kRows + row), stored + 4 * c, 4);
+    return;
+  }
+  if (f.columns == 2) {
+    for (int64_t c = 0; c < columns; ++c) memcpy(tile + 4 * (c / 2 * kRows + row) + c % 2 * 2, stored + 2 * c, 2);
+    return;
+  }
   const int64_t stored_bytes = octet::GgufBlockOf(static_cast<octet::DType>(type)).bytes;
   for (int64_t c = 0; c < columns; c += f.columns, stored += stored_bytes, tile += f.bytes) {
-    switch (f.columns) {
-      case 1:
-        memcpy(tile + element * row, stored, static_cast<size_t>(element));
-        break;
-      case 32:
-        PackBlock32(type, stored, row, f, tile);
-        break;
-      default:
-        if (type == OCTET_Q6_K) {
-          PackQ6K(stored, row, f, tile);
-        } else {
-          PackQ45K(type, stored, row, f, tile);
-        }
+    if (f.columns == 32) {
+      PackBlock32(type, stored, row, f, tile);
+    } else if (type == OCTET_Q6_K) {
+      PackQ6K(stored, row, f, tile);
+    } else {
+      PackQ45K(type, stored, row, f, tile);
     }
   }
 }

@@ -46,10 +46,11 @@ absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& t
   }
   auto chat = ChatTemplate::Parse(tokenizer.chat_template());
   if (!chat.ok()) return chat.status();
+  nlohmann::ordered_json messages = nlohmann::ordered_json::array();
+  if (flags.has_system) messages.push_back({{"role", "system"}, {"content", flags.system}});
+  messages.push_back({{"role", "user"}, {"content", text}});
   ChatInput input;
-  input.messages = nlohmann::ordered_json::array();
-  if (flags.has_system) input.messages.push_back({{"role", "system"}, {"content", flags.system}});
-  input.messages.push_back({{"role", "user"}, {"content", text}});
+  input.messages = &messages;
   input.add_generation_prompt = true;
   if (tokenizer.bos_id()) input.bos_token = std::string(tokenizer.Piece(*tokenizer.bos_id()));
   if (tokenizer.eos_id()) input.eos_token = std::string(tokenizer.Piece(*tokenizer.eos_id()));
@@ -66,10 +67,10 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
          static_cast<uint64_t>(plan.layers);
 }
 
-void PrintSummary(const Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
+void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
   const KvPlan& kv = runner.plan().kv;
   if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
-  fmt::print(stderr, "device   {} {} ({}), {} compute, attention {}\n", engine.device().id(),
+  fmt::print(stderr, "device   {} {} ({}), {} compute, {}\n", engine.device().id(),
              engine.device().info().name, engine.device().info().arch, engine.flags().compute,
              runner.attention_kernel());
   fmt::print(stderr, "prompt   {} tokens, {:.1f} tokens/s\n", prompt.size(),
@@ -91,7 +92,7 @@ void PrintSummary(const Engine& engine, Runner& runner, const std::vector<int32_
              saved);
 }
 
-void PrintJson(const Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
+void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
                bool with_logprobs) {
   const KvPlan& kv = runner.plan().kv;
   nlohmann::ordered_json document = {
@@ -146,7 +147,8 @@ absl::Status Run(const RunFlags& flags) {
                      ", which leaves no room for an answer; shorten the prompt"));
   }
   // The cache is sized for this request unless more was asked for.
-  const int64_t wanted = std::min(room, static_cast<int64_t>(prompt->size()) + flags.generate.max_new_tokens);
+  const int64_t prompt_len = static_cast<int64_t>(prompt->size());
+  const int64_t wanted = prompt_len + std::min(room - prompt_len, flags.generate.max_new_tokens);
   auto runner = engine.PrepareRunner(engine.kv_options(), flags.model.max_model_len > 0 ? room : wanted, 1);
   if (!runner.ok()) return runner.status();
   if (auto status = engine.Load({runner->get()}); !status.ok()) return status;

@@ -54,7 +54,7 @@ class Engine {
 
   const ModelFlags& flags() const { return flags_; }
   ThreadPool& pool() { return pool_; }
-  Device& device() { return *device_; }
+  Device& device() const { return *device_; }
   const std::string& device_choice() const { return registry_->choice(); }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const Model& model() const { return *model_; }

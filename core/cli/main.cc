@@ -1,5 +1,6 @@
 // octet: language models with an INT8 KV cache, on any backend that can be loaded.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 #include <new>
 #include <string>
 
@@ -37,7 +38,11 @@ int main(int argc, char** argv) {
     return FinishParse(app, error);
   }
   try {
-    return octet::Finish(chosen());
+    absl::Status status = chosen();
+    if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+      status = absl::UnknownError("the output could not be written to stdout in full");
+    }
+    return octet::Finish(status);
   } catch (const std::bad_alloc&) {
     return octet::Finish(absl::ResourceExhaustedError("the machine has too little memory for this"));
   }

@@ -40,7 +40,8 @@ absl::StatusOr<Generation> Generate(Runner& runner, const Tokenizer& tokenizer, 
   Generation result;
   PageTable pages(&runner.cache().pool());
   std::vector<int32_t> history(prompt.begin(), prompt.end());
-  const int64_t limit = std::min(max_len, static_cast<int64_t>(prompt.size()) + options.max_new_tokens);
+  const int64_t prompt_len = static_cast<int64_t>(prompt.size());
+  const int64_t limit = prompt_len + std::min(max_len - prompt_len, options.max_new_tokens);
   history.reserve(static_cast<size_t>(limit));
   result.ids.reserve(static_cast<size_t>(limit));
   if (auto status = pages.Reserve(limit); !status.ok()) return status;
@@ -87,7 +88,7 @@ absl::StatusOr<Generation> Generate(Runner& runner, const Tokenizer& tokenizer, 
       result.finish_reason = "stop";
       break;
     }
-    emit(decoder->Push(tokenizer.Piece(*id)));
+    if (!tokenizer.IsControl(*id)) emit(decoder->Push(tokenizer.Piece(*id)));
     if (decoder->stopped()) {
       result.finish_reason = "stop";
       break;

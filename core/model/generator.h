@@ -28,7 +28,7 @@ struct GenerateOptions {
 
 struct Generation {
   std::vector<int32_t> ids;   // an end token that stopped it is the last one; it has no text
-  std::string text;           // whole UTF-8 characters
+  std::string text;           // whole UTF-8 characters; control tokens have none
   std::string finish_reason;  // "stop" or "length"
   std::vector<std::vector<std::pair<int32_t, double>>> logprobs;  // per id
   double prompt_seconds = 0, decode_seconds = 0;

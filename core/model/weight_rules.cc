@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
+
 namespace octet {
 namespace {
 
@@ -21,6 +23,10 @@ absl::StatusOr<std::vector<double>> RowNorms(const GgufTensor& weight, std::span
     for (size_t c = 0; c < row.size(); ++c) {
       const double x = static_cast<double>(row[c]) * gain[c];
       sum += x * x;
+    }
+    if (!std::isfinite(sum)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor ", QuoteName(weight.name), " holds a value that is not finite in row ", r));
     }
     norms[r] = std::sqrt(sum);
   }

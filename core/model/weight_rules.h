@@ -13,7 +13,8 @@
 
 namespace octet {
 
-// ||W_i g|| of every row i of a matrix [rows][columns], g the gain of the norm before it.
+// ||W_i g|| of every row i of a matrix [rows][columns], g the gain of the norm before it. InvalidArgument
+// where a row holds a value that is not finite.
 absl::StatusOr<std::vector<double>> RowNorms(const GgufTensor& weight, std::span<const float> gain);
 
 // Per (KV head, channel): what K is divided by and Q multiplied by. A pair's factor is its rms over 3 times the median

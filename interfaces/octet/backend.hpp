@@ -1,5 +1,5 @@
 // What a backend author implements: a Backend that lists and opens devices, an OpenDevice with its operations, and the
-// memory, streams and events made on it. plugin.hpp turns them into the C tables. HostMemoryBackend (host_memory.hpp)
+// memory, streams and events made on it. plugin.hpp turns them into the C tables. HostMemoryBackend (host_backend.hpp)
 // supplies all but the operations for anything that computes synchronously in host memory.
 //
 // Rules that tables and callers rely on stand in abi.h (A1-A18).

@@ -19,7 +19,7 @@
 #include "octet/backend.hpp"
 #include "octet/checks.h"
 #include "octet/convert.h"
-#include "octet/host_memory.hpp"
+#include "octet/host_backend.hpp"
 
 namespace octet {
 inline namespace v1 {

@@ -1,31 +1,104 @@
-// Expands 32 columns of a weight tile to f32 [32][16], in L1: the weights that gguf_blocks.h defines, bit for bit (all
-// products are exact in f32; the sum of Q4_1, Q5_1 and the difference of the K types are rounded once).
+// Expands 32 columns of a weight tile to f32 [32][16], in L1: the weights that gguf_blocks.h defines. All products are
+// exact in f32, and so is d * q - bias * d; the sum of Q4_1, Q5_1 and the difference of the K types are rounded once.
 #ifndef OCTET_BACKENDS_CPU_KERNELS_DEQUANTIZE_H_
 #define OCTET_BACKENDS_CPU_KERNELS_DEQUANTIZE_H_
 
 #include "backends/cpu/kernels/tile_format.h"
 #include "backends/cpu/kernels/vec.h"
-#include "octet/half.h"
 
 namespace octet_cpu {
 namespace OCTET_CPU_ISA {
 
-OCTET_INLINE void LoadHalf16(const uint8_t* p, float* out) {
-  uint16_t bits[kTileRows];
-  __builtin_memcpy(bits, p, sizeof bits);
-  for (int r = 0; r < kTileRows; ++r) out[r] = octet::HalfToFloat(bits[r]);
+typedef uint32_t VecWord __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t VecWordUnaligned __attribute__((vector_size(4 * kLanes), aligned(4)));
+typedef uint16_t VecShortUnaligned __attribute__((vector_size(2 * kLanes), aligned(2)));
+
+OCTET_INLINE VecWord LoadWords(const uint8_t* p) { return *reinterpret_cast<const VecWordUnaligned*>(p); }
+OCTET_INLINE Vec ToFloat(VecWord x) { return __builtin_convertvector(reinterpret_cast<VecInt>(x), Vec); }
+
+// half.h's HalfToFloat for the low 16 bits of each lane; the others are zero.
+OCTET_INLINE Vec HalfToVec(VecWord half) {
+  const VecWord sign = (half & 0x8000) << 16, magnitude = half & 0x7fff;
+  const VecWord finite = (magnitude << 13) + 0x38000000;
+  const VecWord subnormal = reinterpret_cast<VecWord>(ToFloat(magnitude) * 0x1p-24f);
+  const VecWord bits = magnitude >= 0x7c00 ? finite + 0x38000000 : magnitude < 0x0400 ? subnormal : finite;
+  return reinterpret_cast<Vec>(sign | bits);
 }
 
-// out[c][r] = scale[r] * (code + bias) + min[r]; the codes of columns [begin, begin + count) are code(c, r).
-template <typename Code>
-OCTET_INLINE void Expand(int begin, int count, const float* scale, const float* min, float* __restrict out, Code code) {
-  for (int c = begin; c < begin + count; ++c) {
-    float* __restrict row = out + c * kTileRows;
-    for (int r = 0; r < kTileRows; ++r) {
-      const float w = scale[r] * static_cast<float>(code(c, r));
-      row[r] = min != nullptr ? w + min[r] : w;
+// out = d * code + m for 32 columns of one vector of rows; pointers are at the vector's words. Q6_K has two pairs (d,
+// m).
+template <int Type>
+OCTET_INLINE void ExpandSub(const uint8_t* codes, VecWord fifth, const uint8_t* upper, const Vec* d, const Vec* m,
+                            float* __restrict out) {
+#pragma GCC unroll 4
+  for (int word = 0; word < 4; ++word) {
+    const VecWord w = LoadWords(codes + word * 4 * kTileRows);
+    VecWord two{};
+    if constexpr (Type == OCTET_Q6_K) two = LoadWords(upper + word / 2 * 4 * kTileRows) >> (16 * (word % 2));
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      const int column = 8 * word + i;
+      VecWord q = (w >> (4 * i)) & 15;
+      if constexpr (Type == OCTET_Q6_K) q |= ((two >> (2 * i)) & 3) << 4;
+      if constexpr (TileFormatOf(Type).high >= 0 && Type != OCTET_Q6_K) q |= ((fifth >> column) & 1) << 4;
+      const int part = Type == OCTET_Q6_K ? column / 16 : 0;
+      Store(out + column * kTileRows, ToFloat(q) * d[part] + m[part]);
     }
   }
+}
+
+// Byte `byte` of each word.
+template <bool Signed>
+OCTET_INLINE Vec ByteToVec(VecWord w, int byte) {
+  if constexpr (!Signed) return ToFloat((w >> (8 * byte)) & 255);
+  return __builtin_convertvector(reinterpret_cast<VecInt>(w << (24 - 8 * byte)) >> 24, Vec);
+}
+
+// One sub-block of 32 columns for the rows [first_row, first_row + kLanes) of a group.
+template <int Type>
+OCTET_INLINE void ExpandVector(const uint8_t* group, int first_row, int sub, float* __restrict out) {
+  constexpr TileFormat f = TileFormatOf(Type);
+  const uint8_t* words = group + 4 * first_row;
+  VecWord scale_bits;
+  if constexpr (f.m >= 0) {
+    scale_bits = LoadWords(words);
+  } else {
+    const auto* halves = reinterpret_cast<const VecShortUnaligned*>(group + 2 * first_row);
+    scale_bits = __builtin_convertvector(*halves, VecWord);
+  }
+  Vec d[2] = {HalfToVec(scale_bits & 0xffff), Vec{}}, m[2] = {};
+  if constexpr (Type == OCTET_Q8_0) {
+#pragma GCC unroll 8
+    for (int word = 0; word < 8; ++word) {
+      const VecWord w = LoadWords(words + f.codes + word * 4 * kTileRows);
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) Store(out + (4 * word + i) * kTileRows, ByteToVec<true>(w, i) * d[0]);
+    }
+    return;
+  }
+  if constexpr (f.m >= 0) m[0] = HalfToVec(scale_bits >> 16);
+  if constexpr (f.mins >= 0) {  // Q4_K, Q5_K
+    const int word = sub / 4 * 4 * kTileRows;
+    d[0] *= ByteToVec<false>(LoadWords(words + f.scales + word), sub % 4);
+    m[0] *= -ByteToVec<false>(LoadWords(words + f.mins + word), sub % 4);
+  }
+  if constexpr (Type == OCTET_Q4_0) m[0] = d[0] * -8.0f;
+  if constexpr (Type == OCTET_Q5_0) m[0] = d[0] * -16.0f;
+  if constexpr (Type == OCTET_Q6_K) {
+    const VecWord w = LoadWords(words + f.scales + sub / 2 * 4 * kTileRows) >> (16 * (sub % 2));
+    d[1] = d[0] * ByteToVec<true>(w, 1);
+    d[0] *= ByteToVec<true>(w, 0);
+    m[0] = d[0] * -32.0f;
+    m[1] = d[1] * -32.0f;
+  }
+  VecWord fifth{};
+  const uint8_t* upper = nullptr;
+  if constexpr (Type == OCTET_Q6_K) {
+    upper = words + f.high + sub * 128;
+  } else if constexpr (f.high >= 0) {
+    fifth = LoadWords(words + f.high + sub * 64);
+  }
+  ExpandSub<Type>(words + f.codes + sub * 256, fifth, upper, d, m, out);
 }
 
 template <int Type>
@@ -34,65 +107,23 @@ static void Dequantize(const uint8_t* tile, int64_t column, int64_t count, float
   const uint8_t* group = tile + column / f.columns * f.bytes;
   if constexpr (Type == OCTET_F32) {
     __builtin_memcpy(out, group, static_cast<size_t>(count) * 64);
-    return;
-  } else if constexpr (Type == OCTET_F16 || Type == OCTET_BF16) {
-    for (int64_t i = 0; i < count * kTileRows; ++i) {
-      uint16_t bits;
-      __builtin_memcpy(&bits, group + 2 * i, 2);
-      out[i] = Type == OCTET_F16 ? octet::HalfToFloat(bits) : octet::Bf16ToFloat(bits);
+  } else if constexpr (f.columns == 2) {
+    // An odd last column has a pair too: out holds 32 columns.
+    for (int64_t c = 0; c < count; c += 2, group += f.bytes, out += 2 * kTileRows) {
+      for (int r = 0; r < kTileRows; r += kLanes) {
+        const VecWord w = LoadWords(group + 4 * r);
+        if constexpr (Type == OCTET_F16) {
+          Store(out + r, HalfToVec(w & 0xffff));
+          Store(out + kTileRows + r, HalfToVec(w >> 16));
+        } else {
+          Store(out + r, reinterpret_cast<Vec>(w << 16));
+          Store(out + kTileRows + r, reinterpret_cast<Vec>(w & 0xffff0000));
+        }
+      }
     }
-    return;
   } else {
     const int sub = static_cast<int>(column % f.columns) / kTileColumns;
-    float d[kTileRows], m[kTileRows];
-    LoadHalf16(group, d);
-    if constexpr (f.m >= 0) LoadHalf16(group + f.m, m);
-    const uint8_t* codes = group + f.codes + sub * (Type == OCTET_Q8_0 ? 512 : 256);
-    const auto low = [codes](int c, int r) { return codes[c * kTileRows + r] & 15; };
-    const auto high = [codes](int c, int r) { return codes[(c - 16) * kTileRows + r] >> 4; };
-    if constexpr (Type == OCTET_Q8_0) {
-      const int8_t* q = reinterpret_cast<const int8_t*>(codes);
-      Expand(0, 32, d, nullptr, out, [q](int c, int r) { return q[c * kTileRows + r]; });
-    } else if constexpr (Type == OCTET_Q4_0) {
-      Expand(0, 16, d, nullptr, out, [low](int c, int r) { return low(c, r) - 8; });
-      Expand(16, 16, d, nullptr, out, [high](int c, int r) { return high(c, r) - 8; });
-    } else if constexpr (Type == OCTET_Q6_K) {
-      const uint8_t* upper = group + f.high + sub * 128;
-      const int8_t* scales = reinterpret_cast<const int8_t*>(group + f.scales) + sub * 2 * kTileRows;
-      float s[2][kTileRows];
-      for (int i = 0; i < 2; ++i) {
-        for (int r = 0; r < kTileRows; ++r) s[i][r] = d[r] * static_cast<float>(scales[i * kTileRows + r]);
-      }
-      for (int part = 0; part < 4; ++part) {  // 8 columns that share a bit field
-        const auto two = [upper, part](int c, int r) { return upper[(c & 7) * kTileRows + r] >> (2 * part) & 3; };
-        if (part < 2) {
-          Expand(8 * part, 8, s[0], nullptr, out, [&](int c, int r) { return (low(c, r) | two(c, r) << 4) - 32; });
-        } else {
-          Expand(8 * part, 8, s[1], nullptr, out, [&](int c, int r) { return (high(c, r) | two(c, r) << 4) - 32; });
-        }
-      }
-    } else {
-      if constexpr (f.scales >= 0) {  // the K types
-        const uint8_t* scales = group + f.scales + sub * kTileRows;
-        const uint8_t* mins = group + f.mins + sub * kTileRows;
-        for (int r = 0; r < kTileRows; ++r) {
-          d[r] *= static_cast<float>(scales[r]);
-          m[r] *= -static_cast<float>(mins[r]);
-        }
-      }
-      const float* min = f.m >= 0 ? m : nullptr;
-      if constexpr (f.high >= 0) {
-        uint32_t fifth[kTileRows];
-        __builtin_memcpy(fifth, group + f.high + sub * 64, sizeof fifth);
-        constexpr int bias = Type == OCTET_Q5_0 ? 16 : 0;
-        const auto five = [&fifth](int c, int r) { return static_cast<int>(fifth[r] >> c & 1) << 4; };
-        Expand(0, 16, d, min, out, [&](int c, int r) { return (low(c, r) | five(c, r)) - bias; });
-        Expand(16, 16, d, min, out, [&](int c, int r) { return (high(c, r) | five(c, r)) - bias; });
-      } else {
-        Expand(0, 16, d, min, out, low);
-        Expand(16, 16, d, min, out, high);
-      }
-    }
+    for (int r = 0; r < kTileRows; r += kLanes) ExpandVector<Type>(group, r, sub, out + r);
   }
 }
 

@@ -1,0 +1,373 @@
+#!/usr/bin/env python3
+"""Runs the built octet as a user would: exit codes, sentences, JSON, streams.
+
+usage: cli_test.py BUILD_FOLDER [--model] [unittest arguments]
+Without --model: what needs no model. With it: the tests over SmolLM2; exit code 77 where that file is absent.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+DATA = Path(__file__).resolve().parent.parent / "data"
+MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SKIPPED = 77
+
+octet = ""  # the program
+PROMPT = "Once upon a time, in a small village by the sea, there lived"
+
+
+def model_path():
+    folder = os.environ.get("OCTET_MODELS_DIR")
+    if not folder:
+        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME", "/"), ".cache")
+        folder = os.path.join(cache, "octet", "models")
+    return os.path.join(folder, MODEL_FILE)
+
+
+def clean_env():
+    """Without what would change which backends are found."""
+    return {k: v for k, v in os.environ.items() if k not in ("OCTET_BACKENDS", "OCTET_BACKEND_PATH")}
+
+
+def run(*args, **kwargs):
+    return subprocess.run([octet, *map(str, args)], capture_output=True, env=clean_env(), timeout=240, **kwargs)
+
+
+class Case(unittest.TestCase):
+    def fails(self, code, *args, says=()):
+        """One sentence on stderr, nothing on stdout, this exit code."""
+        done = run(*args)
+        err = done.stderr.decode(errors="replace")
+        where = f"octet {' '.join(map(str, args))[:200]}\n{err}"
+        self.assertEqual(done.returncode, code, where)
+        self.assertEqual(done.stdout, b"", where)
+        self.assertRegex(err, r"\Aoctet: \S[^\n]*\n\Z", where)
+        for text in [says] if isinstance(says, str) else says:
+            self.assertIn(text, err, where)
+
+    def succeeds(self, *args):
+        done = run(*args)
+        self.assertEqual(done.returncode, 0, done.stderr.decode(errors="replace"))
+        return done
+
+    def json_of(self, *args):
+        done = self.succeeds(*args, "--json")
+        return json.loads(done.stdout)
+
+
+class WithoutModel(Case):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def file(self, name, content):
+        path = os.path.join(self.folder.name, name)
+        Path(path).write_bytes(content)
+        return path
+
+    def test_help_and_version_are_answers(self):
+        self.assertRegex(self.succeeds("--version").stdout.decode(), r"\Aoctet \d+\.\d+\.\d+\n\Z")
+        for args in (["--help"], ["run", "--help"], ["info", "--help"], ["tokenize", "--help"], ["quality", "--help"]):
+            done = self.succeeds(*args)
+            self.assertIn(b"Usage", done.stdout)
+            self.assertEqual(done.stderr, b"")
+
+    def test_a_command_line_that_makes_no_sense(self):
+        self.fails(2, says="--help")
+        self.fails(2, "fly")
+        self.fails(2, "run", "-p", "x", says="--model")
+        self.fails(2, "run", "-m", "x", "--no-such-flag", says="--no-such-flag")
+        self.fails(2, "run", "-m", "x", "-p", "x", "--seed", "abc", says="abc")
+        self.fails(2, "run", "-m", "x", "-p", "x", "--max-new-tokens", "many")
+        self.fails(2, "run", "-m", "x", "-p", "x", "--max-new-tokens", "99999999999999999999")
+
+    def test_values_out_of_range(self):
+        for flag, value, says in [
+            ("--temperature", "-0.5", "temperature"), ("--temperature", "nan", "temperature"),
+            ("--temperature", "inf", "temperature"), ("--top-p", "2", "top_p"), ("--top-p", "0", "top_p"),
+            ("--top-p", "nan", "top_p"), ("--top-k", "-1", "top_k"), ("--min-p", "-1", "min_p"),
+            ("--min-p", "nan", "min_p"), ("--repetition-penalty", "0", "repetition_penalty"),
+            ("--repetition-penalty", "nan", "repetition_penalty"), ("--max-new-tokens", "0", "--max-new-tokens"),
+            ("--max-new-tokens", "-3", "--max-new-tokens"), ("--logprobs", "-1", "--logprobs"),
+            ("--block-size", "0", "--block-size"), ("--block-size", "-16", "--block-size"),
+            ("--max-num-seqs", "0", "--max-num-seqs"), ("--max-model-len", "-1", "--max-model-len"),
+            ("--threads", "-1", "--threads"), ("--compute", "slow", "slow"), ("--kv-cache-dtype", "int4", "int4"),
+            ("--kv-int8-recipe", "best", "best"),
+        ]:  # yapf: disable
+            with self.subTest(flag=flag, value=value):
+                self.fails(2, "run", "-m", "no-file.gguf", "-p", "x", f"{flag}={value}", says=says)
+
+    def test_scales_of_a_checkpoint_are_refused(self):
+        self.fails(3, "run", "-m", "no-file.gguf", "-p", "x", "--kv-scales", "checkpoint", says="checkpoint")
+
+    def test_files_that_are_no_model(self):
+        text = self.file("text.gguf", b"This is not a model.\n" * 100)
+        empty = self.file("empty.gguf", b"")
+        magic = self.file("magic.gguf", b"GGUF")
+        for command in (["run", "-p", "x"], ["tokenize", "-p", "x"], ["info"], ["quality", "-f", text]):
+            for path in (os.path.join(self.folder.name, "missing.gguf"), text, empty, magic, self.folder.name):
+                with self.subTest(command=command[0], path=path):
+                    self.fails(2, *command, "-m", path, says=os.path.basename(path))
+
+    def test_a_backend_path_that_is_not_there(self):
+        missing = os.path.join(self.folder.name, "nowhere")
+        self.fails(2, "info", "--backend-path", missing, says=missing)
+
+    def test_info_lists_backends(self):
+        document = self.json_of("info")
+        cpu = [b for b in document["backends"] if b["name"] == "cpu"]
+        self.assertEqual(len(cpu), 1)
+        self.assertEqual(cpu[0]["state"], "ready")
+        self.assertEqual(cpu[0]["devices"][0]["id"], "cpu:0")
+        self.assertGreater(cpu[0]["devices"][0]["memory_bytes"], 1 << 20)
+        self.assertTrue(document["searched"])
+        done = self.succeeds("info")
+        self.assertIn("cpu:0", done.stdout.decode())
+        self.assertIn(cpu[0]["file"], done.stdout.decode())
+
+
+class WithModel(Case):
+    def setUp(self):
+        self.model = model_path()
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def file(self, name, content):
+        path = os.path.join(self.folder.name, name)
+        Path(path).write_bytes(content)
+        return path
+
+    def run_json(self, *args, tokens=12, prompt=PROMPT):
+        return self.json_of("run", "-m", self.model, "-p", prompt, "-n", tokens, *args)
+
+    def run_fails(self, code, *args, says=()):
+        self.fails(code, "run", "-m", self.model, *args, says=says)
+
+    # Errors
+
+    def test_devices_that_are_not_there(self):
+        self.run_fails(3, "-p", "x", "--device", "nosuch", says=["nosuch", "cpu"])
+        self.run_fails(3, "-p", "x", "--device", "cpu:7", says="cpu:7")
+        self.run_fails(3, "-p", "x", "--device", "cpu:seven", says="cpu:seven")
+
+    def test_a_model_file_cut_short(self):
+        whole = Path(self.model).read_bytes()
+        for size in (100, 100_000, 3_000_000, len(whole) - 1):
+            with self.subTest(size=size):
+                cut = self.file("cut.gguf", whole[:size])
+                self.fails(2, "run", "-m", cut, "-p", "x", says="cut.gguf")
+                os.remove(cut)
+
+    def test_prompts_that_do_not_fit(self):
+        long = self.file("long.txt", b"hello " * 9000)
+        self.run_fails(2, "-f", long, says=["9000", "8192"])
+        self.run_fails(2, "-p", PROMPT, "--max-model-len", "15", says=["15 tokens", "--max-model-len"])
+        self.run_fails(2, "-p", PROMPT, "--max-model-len", "8193", says=["8193", "8192"])
+
+    def test_prompts_that_are_none(self):
+        self.run_fails(2, says=["--prompt", "--file"])
+        self.run_fails(2, "-p", "x", "-f", self.model, says=["--prompt", "--file"])
+        self.run_fails(2, "-p", "", says="empty")
+        self.run_fails(2, "-f", os.path.join(self.folder.name, "missing.txt"), says="missing.txt")
+        self.run_fails(2, "-f", self.folder.name, says=os.path.basename(self.folder.name))
+        self.run_fails(2, "-p", "x", "--system", "y", says="--apply-chat-template")
+        self.run_fails(2, "-p", "x", "--stop", "")
+
+    def test_a_stdout_that_cannot_be_written(self):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([octet, "run", "-m", self.model, "-p", PROMPT, "-n", "2"], stdout=full,
+                                  stderr=subprocess.PIPE, env=clean_env(), timeout=240)
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr.decode().splitlines()[-1], r"\Aoctet: .*(stdout|output)")
+
+    # octet run
+
+    def test_the_json_document_is_whole(self):
+        answer = self.run_json("--kv-cache-dtype", "int8", tokens=100)
+        self.assertEqual(set(answer), {"prompt_ids", "ids", "text", "finish_reason", "device", "kv_cache_dtype",
+                                       "kv_bytes", "timing"})
+        self.assertEqual(len(answer["prompt_ids"]), 15)
+        self.assertEqual(len(answer["ids"]), 100)
+        self.assertEqual(answer["finish_reason"], "length")
+        self.assertEqual(answer["device"], "cpu:0")
+        self.assertEqual(answer["kv_cache_dtype"], ["int8"] * 30)
+        self.assertGreater(answer["timing"]["prompt_tokens_per_s"], 0)
+        self.assertGreater(answer["timing"]["decode_tokens_per_s"], 0)
+        kv = answer["kv_bytes"]
+        self.assertEqual(kv["planned"], kv["allocated"])
+        self.assertEqual(kv["planned"], kv["data"] + kv["scales"] + kv["padding"] + kv["k_offsets"])
+        self.assertEqual(kv["data"], 128 * 30 * 3 * 2 * 64)  # two pages of 64 tokens, one byte per element
+        self.assertGreaterEqual(1 - kv["planned"] / (2 * kv["data"]), 0.46)
+
+    def test_every_kv_dtype_takes_what_it_says(self):
+        taken = {}
+        for dtype, size in (("f32", 4), ("f16", 2), ("bf16", 2), ("auto", 2), ("int8", 1)):
+            answer = self.run_json("--kv-cache-dtype", dtype, "--max-model-len", 256, tokens=2)
+            kv = answer["kv_bytes"]
+            self.assertEqual(kv["planned"], kv["allocated"])
+            self.assertEqual(kv["data"], 256 * 30 * 3 * 2 * 64 * size)
+            self.assertEqual(answer["kv_cache_dtype"], [{"auto": "bf16"}.get(dtype, dtype)] * 30)
+            taken[dtype] = kv["planned"]
+        self.assertGreaterEqual(1 - taken["int8"] / taken["bf16"], 0.46)
+
+    def test_text_goes_to_stdout_and_all_else_to_stderr(self):
+        done = self.succeeds("run", "-m", self.model, "-p", PROMPT, "-n", 12, "--kv-cache-dtype", "int8")
+        self.assertEqual(done.stdout.decode(), self.run_json("--kv-cache-dtype", "int8")["text"] + "\n")
+        err = done.stderr.decode()
+        for word in ("device", "cpu:0", "prompt", "decode", "tokens/s", "KV cache", "int8", "planned", "allocated",
+                     "saved"):
+            self.assertIn(word, err)
+        self.assertNotIn("\r", err)  # no progress line in a pipe
+        planned, allocated = [int(part.split()[-1]) for part in err.split("planned")[0:1] + [
+            err.split("planned, ")[1].split(" allocated")[0]]]
+        self.assertEqual(planned, allocated)
+
+    def test_text_arrives_in_pieces(self):
+        process = subprocess.Popen([octet, "run", "-m", self.model, "-p", PROMPT, "-n", "48"], stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, env=clean_env())
+        pieces = []
+        while piece := os.read(process.stdout.fileno(), 65536):
+            pieces.append(piece)
+        process.stdout.close()
+        self.assertEqual(process.wait(), 0)
+        self.assertGreater(len(pieces), 10)
+
+    def test_the_seed_decides(self):
+        sampled = ["--temperature", "1.2", "--seed"]
+        first = self.run_json(*sampled, "1")
+        self.assertEqual(self.run_json(*sampled, "1")["ids"], first["ids"])
+        self.assertNotEqual(self.run_json(*sampled, "2")["ids"], first["ids"])
+
+    def test_threads_and_pages_do_not_change_the_text(self):
+        expected = self.run_json("--kv-cache-dtype", "int8")["ids"]
+        self.assertEqual(self.run_json("--kv-cache-dtype", "int8", "--threads", "1")["ids"], expected)
+        self.assertEqual(self.run_json("--kv-cache-dtype", "int8", "--block-size", "16")["ids"], expected)
+
+    def test_stop_texts_and_tokens(self):
+        whole = self.run_json(tokens=24)
+        word = whole["text"].split()[6]
+        stopped = self.run_json("--stop", word, "--stop", "never in there", tokens=24)
+        self.assertEqual(stopped["text"], whole["text"][:whole["text"].index(word)])
+        self.assertEqual(stopped["finish_reason"], "stop")
+        token = whole["ids"][7]
+        stopped = self.run_json("--stop-token-id", token, tokens=24)
+        self.assertEqual(stopped["ids"], whole["ids"][:whole["ids"].index(token) + 1])
+        self.assertEqual(stopped["finish_reason"], "stop")
+
+    def test_a_chat_ends_at_the_models_end_token(self):
+        items = json.loads((DATA / "oracles/smollm2_greedy.json").read_text())["items"]
+        item = next(i for i in items if i["name"] == "chat_hello")
+        args = ["--apply-chat-template", "--compute", "exact", "--kv-cache-dtype", "f32"]
+        for message in item["messages"]:
+            if message["role"] == "system":
+                args += ["--system", message["content"]]
+            else:
+                user = message["content"]
+        answer = self.run_json(*args, tokens=40, prompt=user)
+        self.assertEqual(answer["prompt_ids"], item["prompt_ids"])
+        recorded = item["float32"]["ids"]
+        self.assertEqual(answer["ids"][:len(recorded)], recorded)
+        self.assertEqual(answer["finish_reason"], "stop")
+        on = self.run_json(*args, "--ignore-eos", tokens=40, prompt=user)
+        self.assertEqual(len(on["ids"]), 40)
+        self.assertEqual(on["finish_reason"], "length")
+        self.assertEqual(on["ids"][:len(answer["ids"])], answer["ids"])
+
+    def test_logprobs_come_with_every_step(self):
+        answer = self.run_json("--logprobs", 3, tokens=5)
+        self.assertEqual(len(answer["logprobs"]), len(answer["ids"]))
+        for step, chosen in zip(answer["logprobs"], answer["ids"]):
+            self.assertEqual(len(step), 3)
+            self.assertEqual(step[0][0], chosen)  # greedy
+            values = [value for _, value in step]
+            self.assertEqual(values, sorted(values, reverse=True))
+            self.assertLessEqual(sum(map(math.exp, values)), 1 + 1e-9)
+
+    def test_any_bytes_are_a_prompt(self):
+        strange = self.file("strange.bin", bytes(range(256)) * 3)
+        done = run("run", "-m", self.model, "-f", strange, "-n", 3, "--json")
+        self.assertIn(done.returncode, (0, 2), done.stderr)
+        if done.returncode == 0:
+            json.loads(done.stdout)
+
+    # octet info, octet tokenize, octet quality
+
+    def test_info_describes_the_model(self):
+        model = self.json_of("info", "-m", self.model)["model"]
+        for key, value in {"architecture": "llama", "layers": 30, "hidden_size": 576, "q_heads": 9, "kv_heads": 3,
+                           "k_head_dim": 64, "v_head_dim": 64, "vocab_size": 49152, "context_length": 8192,
+                           "k_offset_layers": [], "device": "cpu:0"}.items():
+            self.assertEqual(model[key], value, key)
+        per_token = {row["dtype"]: row["bytes_per_token"] for row in model["kv_cache"]}
+        rows = 30 * 3 * 2
+        self.assertEqual(per_token, {"f32": rows * 256, "bf16": rows * 128, "f16": rows * 128, "int8": rows * 68})
+        self.assertIn("30 layers", self.succeeds("info", "-m", self.model).stdout.decode())
+        self.fails(3, "info", "-m", self.model, "--json", "--device", "nosuch", says="nosuch")
+
+    def test_tokenize_equals_the_recorded_ids(self):
+        answers = json.loads((DATA / "oracles/smollm2_tok.json").read_text())["items"]
+        some = [a for a in answers if "\0" not in a["text"]][:8] + [a for a in answers if a["ids"] != a["ids_noparse"]][:2]
+        for answer in some:
+            with self.subTest(text=answer["text"]):
+                command = ["tokenize", "-m", self.model, "-p=" + answer["text"]]
+                for flags, key in (([], "ids"), (["--no-special"], "ids_noparse"), (["--add-special"], "ids_addspecial")):
+                    document = self.json_of(*command, *flags)
+                    self.assertEqual(document["ids"], answer[key])
+                    self.assertEqual(document["text"], answer["text"])
+
+    def test_tokenize_goes_both_ways(self):
+        text = "Grüße, 世界! 🙂 def f(x):\n\treturn x  # 1234567"
+        path = self.file("text.txt", text.encode())
+        ids = self.succeeds("tokenize", "-m", self.model, "-f", path).stdout.decode().strip()
+        self.assertRegex(ids, r"\A\d+(,\d+)+\Z")
+        self.assertEqual(self.succeeds("tokenize", "-m", self.model, "--decode", ids).stdout.decode(), text + "\n")
+        document = self.json_of("tokenize", "-m", self.model, "--decode", ids)
+        self.assertEqual(document["text"], text)
+        self.assertEqual(document["ids"], list(map(int, ids.split(","))))
+        self.fails(2, "tokenize", "-m", self.model, "--decode", "1,two", says="two")
+        self.fails(2, "tokenize", "-m", self.model, "--decode", "49152", says="49152")
+        self.fails(2, "tokenize", "-m", self.model, "--decode=-1")
+        self.fails(2, "tokenize", "-m", self.model, "-p", "x", "--decode", "1")
+        self.fails(2, "tokenize", "-m", self.model)
+
+    def test_quality_refuses_what_it_cannot_measure(self):
+        text = self.file("short.txt", b"Too short.")
+        self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 64, says="64")
+        self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 1)
+        self.fails(2, "quality", "-m", self.model, "-f", text, "--window", 1)
+        self.fails(2, "quality", "-m", self.model, "-f", text, "--caches", "int8:worst", says="worst")
+        self.fails(2, "quality", "-m", self.model, "-f", os.path.join(self.folder.name, "no.txt"), says="no.txt")
+
+    def test_quality_fails_when_a_limit_is_passed(self):
+        command = ["quality", "-m", self.model, "-f", DATA / "text/english.txt", "--tokens", 96, "--caches", "int8"]
+        self.assertEqual(run(*command, "--max-kl", 0.5).returncode, 0)
+        done = run(*command, "--max-kl", 1e-12)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--max-kl", done.stderr.decode())
+
+
+def main():
+    global octet
+    octet = os.path.join(os.path.abspath(sys.argv[1]), "bin", "octet")
+    arguments = sys.argv[2:]
+    suite = "WithoutModel"
+    if arguments[:1] == ["--model"]:
+        suite, arguments = "WithModel", arguments[1:]
+        if not os.path.exists(model_path()):
+            print(f"skipped: {model_path()} is not here; scripts/fetch-model smollm2 gets it")
+            return SKIPPED
+    names = [f"{suite}.{a}" if "." not in a and not a.startswith("-") else a for a in arguments]
+    if not any(not n.startswith("-") for n in names):
+        names.append(suite)
+    program = unittest.main(argv=[sys.argv[0], *names], exit=False)
+    return 0 if program.result.wasSuccessful() and program.result.testsRun > 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,449 @@
+// Weights, linear layers, embeddings and the elementwise operations of the CPU backend, through its C table, against
+// double precision; and the choice of the instruction set.
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "octet/gguf_blocks.h"
+#include "tests/unit/cpu_rig.h"
+
+namespace octet {
+namespace {
+
+using testing::Error;
+using testing::RandomFloats;
+using testing::Rig;
+
+constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
+                            DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+// Random bits with scales of ordinary size.
+std::vector<uint8_t> RandomRows(DType type, int64_t rows, int64_t columns, uint32_t seed) {
+  std::mt19937 random(seed);
+  const GgufBlock block = GgufBlockOf(type);
+  const int64_t row_bytes = GgufRowBytes(type, columns);
+  std::vector<uint8_t> bytes(static_cast<size_t>(rows * row_bytes));
+  for (uint8_t& b : bytes) b = static_cast<uint8_t>(random());
+  std::normal_distribution<float> normal(0.0f, 0.05f);
+  for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(block.bytes)) {
+    const auto half = [&](size_t offset) {
+      const uint16_t bits = FloatToHalf(normal(random) / (block.elements == 256 ? 16.0f : 1.0f));
+      std::memcpy(&bytes[at + offset], &bits, 2);
+    };
+    switch (type) {
+      case DType::kF32: {
+        const float x = normal(random);
+        std::memcpy(&bytes[at], &x, 4);
+        break;
+      }
+      case DType::kBF16: {
+        const uint16_t bits = FloatToBf16(normal(random));
+        std::memcpy(&bytes[at], &bits, 2);
+        break;
+      }
+      case DType::kQ4_1:
+      case DType::kQ5_1:
+      case DType::kQ4_K:
+      case DType::kQ5_K:
+        half(0);
+        half(2);
+        break;
+      case DType::kQ6_K:
+        half(208);
+        break;
+      default:
+        half(0);
+    }
+  }
+  return bytes;
+}
+
+struct Part {
+  DType type;
+  int64_t rows;
+  bool scaled = false;
+};
+
+struct Matrix {
+  Matrix(Rig& rig_in, std::vector<Part> parts_in, int64_t columns_in, int max_tokens)
+      : rig(rig_in), parts(std::move(parts_in)), columns(columns_in) {
+    desc.struct_size = sizeof desc;
+    desc.num_parts = static_cast<int32_t>(parts.size());
+    desc.columns = columns;
+    desc.use = OCTET_WEIGHT_LINEAR | OCTET_WEIGHT_EMBED | OCTET_WEIGHT_EXACT;
+    desc.max_tokens = max_tokens;
+    desc.x_type = desc.y_type = OCTET_F32;
+    stored.resize(parts.size());
+    scales.resize(parts.size());
+    c_parts.resize(parts.size());
+    for (size_t i = 0; i < parts.size(); ++i) {
+      stored[i] = RandomRows(parts[i].type, parts[i].rows, columns, static_cast<uint32_t>(i + 1));
+      c_parts[i].struct_size = sizeof(octet_weight_part);
+      c_parts[i].dtype = static_cast<octet_dtype>(parts[i].type);
+      c_parts[i].rows = parts[i].rows;
+      c_parts[i].row_stride_bytes = GgufRowBytes(parts[i].type, columns);
+      c_parts[i].data = stored[i].data();
+      if (parts[i].scaled) {
+        scales[i] = RandomFloats(static_cast<size_t>(parts[i].rows), 3);
+        c_parts[i].row_scale = scales[i].data();
+      }
+      pointers.push_back(&c_parts[i]);
+      for (int64_t r = 0; r < parts[i].rows; ++r) {
+        std::vector<float> row(static_cast<size_t>(columns));
+        EXPECT_TRUE(
+            DequantizeRow(parts[i].type, stored[i].data() + r * c_parts[i].row_stride_bytes, columns, row.data()));
+        for (float x : row) {
+          dense.push_back(x);
+          scale.push_back(parts[i].scaled ? scales[i][static_cast<size_t>(r)] : 1.0f);
+        }
+      }
+      rows += parts[i].rows;
+    }
+    desc.parts = pointers.data();
+    support.struct_size = sizeof support;
+    Error error;
+    EXPECT_EQ(rig.table->dense->supports_weight(rig.device, &desc, &support, &error), OCTET_OK) << error.message;
+    EXPECT_EQ(support.level, 2) << support.reason;
+    EXPECT_EQ(rig.table->dense->prepare_weight(rig.stream, &desc, &weight, &error), OCTET_OK) << error.message;
+    for (auto& bytes : stored) bytes.assign(bytes.size(), 0xff);  // the backend keeps its own copy
+  }
+  ~Matrix() { rig.table->dense->release_weight(weight); }
+
+  std::vector<float> Linear(const octet_tensor& x, const octet_tensor* bias = nullptr,
+                            const octet_tensor* gain = nullptr, const octet_tensor* residual = nullptr) {
+    const octet_tensor y = rig.New({x.shape[0], rows});
+    octet_linear_args a{};
+    a.struct_size = sizeof a;
+    a.norm_eps = 1e-5f;
+    a.x = &x;
+    a.y = &y;
+    a.bias = bias;
+    a.norm_gain = gain;
+    a.residual = residual;
+    a.w = weight;
+    a.workspace = rig.Alloc(support.workspace_bytes + 4);
+    a.workspace_offset = 4;
+    Error error;
+    EXPECT_EQ(rig.table->dense->linear(rig.stream, &a, &error), OCTET_OK) << error.message;
+    return rig.Get(y);
+  }
+
+  Rig& rig;
+  std::vector<Part> parts;
+  int64_t columns, rows = 0;
+  std::vector<std::vector<uint8_t>> stored;
+  std::vector<std::vector<float>> scales;
+  std::vector<octet_weight_part> c_parts;
+  std::vector<const octet_weight_part*> pointers;
+  std::vector<float> dense, scale;  // [rows][columns]
+  octet_weight_desc desc{};
+  octet_support support{};
+  octet_weight* weight = nullptr;
+};
+
+void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vector<float>& y) {
+  for (size_t t = 0; t < x.size() / static_cast<size_t>(m.columns); ++t) {
+    for (size_t r = 0; r < static_cast<size_t>(m.rows); ++r) {
+      double sum = 0, magnitude = 0;
+      for (size_t c = 0; c < static_cast<size_t>(m.columns); ++c) {
+        const size_t at = r * static_cast<size_t>(m.columns) + c;
+        const double term =
+            double{x[t * static_cast<size_t>(m.columns) + c]} * double{m.dense[at]} * double{m.scale[at]};
+        sum += term;
+        magnitude += std::abs(term);
+      }
+      ASSERT_NEAR(y[t * static_cast<size_t>(m.rows) + r], sum, 1e-6 * magnitude) << "token " << t << " row " << r;
+    }
+  }
+}
+
+TEST(CpuDenseTest, LinearOfEveryTypeMatchesDoubleAndDoesNotDependOnTheOtherTokens) {
+  for (const char* isa : {"isa=v2", "isa=v3", "isa=v4"}) {
+    const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), nullptr);
+    octet_device* probe = nullptr;
+    if (table->device->open(0, isa, &probe, nullptr) != OCTET_OK) continue;
+    table->device->close(probe);
+    for (DType type : kTypes) {
+      SCOPED_TRACE(std::string(isa) + " " + DTypeName(type));
+      const int64_t columns = GgufBlockOf(type).elements == 1 ? 299 : 512;
+      Rig rig(2, isa);
+      Matrix m(rig, {{type, 83}}, columns, 260);
+      const std::vector<float> x = RandomFloats(static_cast<size_t>(260 * columns), 8);
+      const octet_tensor all = rig.Put(x, {260, columns});
+      const std::vector<float> y = m.Linear(all);
+      for (int64_t tokens : {1, 2, 3, 4, 5, 13}) {
+        octet_tensor some = all;
+        some.shape[0] = tokens;
+        const std::vector<float> few = m.Linear(some);
+        EXPECT_EQ(std::memcmp(few.data(), y.data(), few.size() * sizeof(float)), 0) << tokens << " tokens";
+      }
+      ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.begin(), x.begin() + 5 * columns}, y));
+    }
+  }
+}
+
+TEST(CpuDenseTest, StackedPartsRowScalesBiasNormAndResidualInPlace) {
+  std::vector<float> first;
+  for (int threads : {1, 3}) {
+    Rig rig(threads);
+    Matrix m(rig, {{DType::kQ4_K, 40}, {DType::kF16, 9, true}, {DType::kQ8_0, 64, true}}, 256, 20);
+    const std::vector<float> x = RandomFloats(20 * 256, 1), gain = RandomFloats(256, 2), bias = RandomFloats(113, 3),
+                             residual = RandomFloats(20 * 113, 4);
+    octet_tensor x_tensor = rig.Put(x, {20, 256});
+    const octet_tensor gain_tensor = rig.Put(gain, {256}), bias_tensor = rig.Put(bias, {113}),
+                       residual_tensor = rig.Put(residual, {20, 113});
+    for (int64_t tokens : {20, 2}) {
+      x_tensor.shape[0] = tokens;
+      octet_tensor r = residual_tensor;
+      r.shape[0] = tokens;
+      const std::vector<float> y = m.Linear(x_tensor, &bias_tensor, &gain_tensor, &r);
+      for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
+        double squares = 0;
+        for (size_t c = 0; c < 256; ++c) squares += double{x[t * 256 + c]} * double{x[t * 256 + c]};
+        const double inverse = 1 / std::sqrt(squares / 256 + 1e-5);
+        for (size_t row = 0; row < 113; ++row) {
+          double sum = double{bias[row]} + double{residual[t * 113 + row]};
+          for (size_t c = 0; c < 256; ++c) {
+            sum += double{x[t * 256 + c]} * inverse * double{gain[c]} * double{m.dense[row * 256 + c]} *
+                   double{m.scale[row * 256 + c]};
+          }
+          ASSERT_NEAR(y[t * 113 + row], sum, 2e-4 * (1 + std::abs(sum))) << t << " " << row;
+        }
+      }
+      if (tokens != 20) continue;
+      if (first.empty()) first = y;
+      EXPECT_EQ(std::memcmp(first.data(), y.data(), y.size() * 4), 0) << threads << " threads";
+    }
+    EXPECT_GE(m.support.resident_bytes, 113u * 256u / 2);
+  }
+}
+
+TEST(CpuDenseTest, StridedRowsOfXAndYAreRespected) {
+  Rig rig;
+  Matrix m(rig, {{DType::kF32, 10}}, 16, 9);
+  const std::vector<float> x = RandomFloats(9 * 40, 1);
+  octet_tensor wide = rig.Put(x, {9, 40});
+  wide.shape[1] = 16;
+  wide.offset = 8 * 4;
+  std::vector<float> packed;
+  for (size_t t = 0; t < 9; ++t)
+    packed.insert(packed.end(), x.begin() + static_cast<int64_t>(t * 40 + 8),
+                  x.begin() + static_cast<int64_t>(t * 40 + 24));
+  octet_tensor y = rig.Put(std::vector<float>(9 * 30, 5.0f), {9, 30});
+  y.shape[1] = 10;
+  y.offset = 4 * 4;
+  octet_linear_args a{};
+  a.struct_size = sizeof a;
+  a.x = &wide;
+  a.y = &y;
+  a.w = m.weight;
+  Error error;
+  ASSERT_EQ(rig.table->dense->linear(rig.stream, &a, &error), OCTET_OK) << error.message;
+  ExpectProduct(m, packed, rig.Get(y));
+  const auto* whole = reinterpret_cast<const float*>(rig.Map(y.buffer));
+  for (int i = 0; i < 9 * 30; ++i) {
+    if (i % 30 < 4 || i % 30 >= 14) {
+      ASSERT_EQ(whole[i], 5.0f) << i;
+    }
+  }
+}
+
+TEST(CpuDenseTest, EmbedGivesTheRowsAndNanForUnknownIds) {
+  Rig rig;
+  for (DType type : kTypes) {
+    Matrix m(rig, {{type, 21}, {DType::kQ8_0, 3, true}}, 256, 1);
+    const octet_tensor ids = rig.Put(DType::kI32, std::vector<int32_t>{20, 0, 23, -1, 24, 7}, {6});
+    const octet_tensor y = rig.New({6, 256});
+    Error error;
+    ASSERT_EQ(rig.table->dense->embed(rig.stream, m.weight, &ids, 2.0f, &y, &error), OCTET_OK) << error.message;
+    const std::vector<float> got = rig.Get(y);
+    for (size_t i = 0; i < 6; ++i) {
+      const int id[] = {20, 0, 23, -1, -1, 7};
+      for (size_t c = 0; c < 256; ++c) {
+        if (id[i] < 0) {
+          ASSERT_TRUE(std::isnan(got[i * 256 + c]));
+        } else {
+          const size_t at = static_cast<size_t>(id[i]) * 256 + c;
+          ASSERT_FLOAT_EQ(got[i * 256 + c], m.dense[at] * m.scale[at] * 2.0f) << DTypeName(type);
+        }
+      }
+    }
+  }
+}
+
+TEST(CpuDenseTest, NormsMatchDoubleOnStridedRowsAndInPlace) {
+  Rig rig;
+  for (int32_t kind : {OCTET_NORM_RMS, OCTET_NORM_LAYER}) {
+    const std::vector<float> x = RandomFloats(4 * 3 * 50, 1, 30.0f), gain = RandomFloats(43, 2),
+                             bias = RandomFloats(43, 3);
+    octet_tensor view = rig.Put(x, {4, 3, 50});
+    view.shape[2] = 43;
+    const octet_tensor g = rig.Put(gain, {43}), b = rig.Put(bias, {43});
+    Error error;
+    ASSERT_EQ(rig.table->dense->norm(rig.stream, kind, &view, &g, kind == OCTET_NORM_LAYER ? &b : nullptr, 1e-6f, &view,
+                                     &error),
+              OCTET_OK)
+        << error.message;
+    const std::vector<float> y = rig.Get(view);
+    for (size_t row = 0; row < 12; ++row) {
+      double mean = 0, squares = 0;
+      for (size_t c = 0; c < 43 && kind == OCTET_NORM_LAYER; ++c) mean += double{x[row * 50 + c]} / 43;
+      for (size_t c = 0; c < 43; ++c) squares += std::pow(double{x[row * 50 + c]} - mean, 2) / 43;
+      for (size_t c = 0; c < 43; ++c) {
+        const double want = (double{x[row * 50 + c]} - mean) / std::sqrt(squares + 1e-6) * double{gain[c]} +
+                            (kind == OCTET_NORM_LAYER ? double{bias[c]} : 0.0);
+        ASSERT_NEAR(y[row * 43 + c], want, 1e-6 * (1 + std::abs(want)));
+      }
+    }
+  }
+}
+
+TEST(CpuDenseTest, RopeTurnsBothKindsOfPairs) {
+  Rig rig;
+  for (int32_t interleaved : {0, 1}) {
+    const std::vector<float> x = RandomFloats(3 * 2 * 20, 1);
+    std::vector<float> table;
+    for (int i = 0; i < 9 * 8; ++i) {
+      table.push_back(std::cos(static_cast<float>(i)));
+      table.push_back(std::sin(static_cast<float>(i)));
+    }
+    octet_tensor view = rig.Put(x, {3, 2, 20});
+    view.shape[2] = 18;
+    const octet_tensor positions = rig.Put(DType::kI32, std::vector<int32_t>{8, 0, 3}, {3});
+    const octet_tensor cos_sin = rig.Put(table, {9, 8, 2});
+    Error error;
+    ASSERT_EQ(rig.table->dense->rope(rig.stream, &view, &positions, &cos_sin, interleaved, &error), OCTET_OK)
+        << error.message;
+    const std::vector<float> y = rig.Get(view);
+    const int position[] = {8, 0, 3};
+    for (size_t row = 0; row < 6; ++row) {
+      for (size_t p = 0; p < 8; ++p) {
+        const double angle = position[row / 2] * 8 + static_cast<int>(p);
+        const size_t a = interleaved != 0 ? 2 * p : p, b = interleaved != 0 ? 2 * p + 1 : p + 8;
+        const double u = double{x[row * 20 + a]}, v = double{x[row * 20 + b]};
+        ASSERT_NEAR(y[row * 18 + a], u * std::cos(angle) - v * std::sin(angle), 1e-6);
+        ASSERT_NEAR(y[row * 18 + b], u * std::sin(angle) + v * std::cos(angle), 1e-6);
+      }
+      ASSERT_EQ(y[row * 18 + 16], x[row * 20 + 16]);
+    }
+    const octet_tensor far = rig.Put(DType::kI32, std::vector<int32_t>{0, 9, 0}, {3});
+    EXPECT_EQ(rig.table->dense->rope(rig.stream, &view, &far, &cos_sin, 0, &error), OCTET_INVALID_ARGUMENT);
+  }
+}
+
+double Activation(int32_t kind, double x) {
+  switch (kind) {
+    case OCTET_ACT_SILU:
+    case OCTET_ACT_SILU_GATED:
+      return x / (1 + std::exp(-x));
+    case OCTET_ACT_GELU:
+    case OCTET_ACT_GELU_GATED:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    default:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+  }
+}
+
+TEST(CpuDenseTest, ActivationsMatchDouble) {
+  Rig rig;
+  for (int32_t kind = OCTET_ACT_SILU_GATED; kind <= OCTET_ACT_GELU; ++kind) {
+    const bool gated = kind <= OCTET_ACT_GELU_GATED;
+    std::vector<float> x = RandomFloats(5 * 70, 1, 4.0f);
+    x[0] = 0;
+    x[1] = 40;
+    x[2] = -40;
+    x[3] = -1e-20f;
+    const octet_tensor in = rig.Put(x, {5, 70});
+    const int64_t n = gated ? 35 : 70;
+    const octet_tensor out = rig.New({5, n});
+    Error error;
+    ASSERT_EQ(rig.table->dense->activation(rig.stream, kind, &in, &out, &error), OCTET_OK) << error.message;
+    const std::vector<float> y = rig.Get(out);
+    for (size_t row = 0; row < 5; ++row) {
+      for (size_t c = 0; c < static_cast<size_t>(n); ++c) {
+        const double up = gated ? double{x[row * 70 + 35 + c]} : 1.0;
+        const double want = Activation(kind, double{x[row * 70 + c]}) * up;
+        ASSERT_NEAR(y[row * static_cast<size_t>(n) + c], want, 3e-6 * std::abs(want) + 1e-10)
+            << kind << " " << x[row * 70 + c];
+      }
+    }
+  }
+}
+
+TEST(CpuDenseTest, AddAndGatherRows) {
+  Rig rig;
+  const std::vector<float> x = RandomFloats(6 * 9, 1), y = RandomFloats(6 * 9, 2);
+  const octet_tensor a = rig.Put(x, {6, 9}), b = rig.Put(y, {6, 9});
+  Error error;
+  ASSERT_EQ(rig.table->dense->add(rig.stream, &a, &b, &error), OCTET_OK) << error.message;
+  const std::vector<float> sum = rig.Get(b);
+  for (size_t i = 0; i < sum.size(); ++i) EXPECT_EQ(sum[i], x[i] + y[i]);
+  const octet_tensor rows = rig.Put(DType::kI32, std::vector<int32_t>{5, 1, 5}, {3}), out = rig.New({3, 9});
+  ASSERT_EQ(rig.table->dense->gather_rows(rig.stream, &a, &rows, &out, &error), OCTET_OK) << error.message;
+  const std::vector<float> got = rig.Get(out);
+  for (size_t c = 0; c < 9; ++c) {
+    EXPECT_EQ(got[c], x[45 + c]);
+    EXPECT_EQ(got[9 + c], x[9 + c]);
+    EXPECT_EQ(got[18 + c], x[45 + c]);
+  }
+  const octet_tensor bad = rig.Put(DType::kI32, std::vector<int32_t>{0, 6, 0}, {3});
+  EXPECT_EQ(rig.table->dense->gather_rows(rig.stream, &a, &bad, &out, &error), OCTET_INVALID_ARGUMENT);
+}
+
+TEST(CpuDenseTest, WeightsThatCannotBeAreRefusedWithAReason) {
+  Rig rig;
+  octet_weight_part part{};
+  part.struct_size = sizeof part;
+  part.dtype = OCTET_Q4_K;
+  part.rows = 4;
+  part.row_stride_bytes = 1000;
+  const octet_weight_part* parts[] = {&part};
+  octet_weight_desc d{};
+  d.struct_size = sizeof d;
+  d.num_parts = 1;
+  d.columns = 512;
+  d.parts = parts;
+  d.use = OCTET_WEIGHT_LINEAR;
+  d.max_tokens = 1;
+  d.x_type = d.y_type = OCTET_F32;
+  octet_support support{};
+  support.struct_size = sizeof support;
+  const auto level = [&] {
+    EXPECT_EQ(rig.table->dense->supports_weight(rig.device, &d, &support, nullptr), OCTET_OK);
+    return support.level;
+  };
+  EXPECT_EQ(level(), 2);
+  d.columns = 500;
+  EXPECT_EQ(level(), 0);
+  EXPECT_THAT(support.reason, ::testing::HasSubstr("500 columns"));
+  d.columns = 512;
+  d.x_type = OCTET_BF16;
+  EXPECT_EQ(level(), 0);
+  EXPECT_THAT(support.reason, ::testing::HasSubstr("bf16"));
+  d.x_type = OCTET_F32;
+  part.dtype = 99;
+  EXPECT_EQ(level(), 0);
+  octet_weight* weight = nullptr;
+  EXPECT_EQ(rig.table->dense->prepare_weight(rig.stream, &d, &weight, nullptr), OCTET_UNIMPLEMENTED);
+  EXPECT_EQ(weight, nullptr);
+}
+
+TEST(CpuDispatchTest, UnknownInstructionSetsAndOptionsAreErrors) {
+  const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(1), nullptr);
+  octet_device* device = nullptr;
+  Error error;
+  EXPECT_EQ(table->device->open(0, "isa=v9", &device, &error), OCTET_INVALID_ARGUMENT);
+  EXPECT_THAT(error.message, ::testing::HasSubstr("v9"));
+  EXPECT_EQ(table->device->open(0, "speed=fast", &device, &error), OCTET_INVALID_ARGUMENT);
+  EXPECT_EQ(table->device->open(1, nullptr, &device, &error), OCTET_NOT_FOUND);
+  ASSERT_EQ(setenv("OCTET_CPU_ISA", "sse", 1), 0);
+  EXPECT_EQ(table->device->open(0, nullptr, &device, &error), OCTET_INVALID_ARGUMENT);
+  EXPECT_THAT(error.message, ::testing::HasSubstr("OCTET_CPU_ISA"));
+  ASSERT_EQ(unsetenv("OCTET_CPU_ISA"), 0);
+  EXPECT_EQ(device, nullptr);
+}
+
+}  // namespace
+}  // namespace octet
