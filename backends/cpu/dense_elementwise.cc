@@ -91,6 +91,7 @@ Status Dense::Norm(octet::Stream&, octet::NormKind kind, const Tensor& x, const 
 }
 
 Status Dense::Rope(octet::Stream&, const Tensor& x, const Tensor& positions, const Tensor& cos_sin, bool interleaved) {
+  OCTET_RETURN_IF_ERROR(CheckRows("x", x));
   OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", &x, DType::kF32, {-1, -1, -1}));
   OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("positions", &positions, DType::kI32, {x.shape[0]}));
   OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("cos_sin", &cos_sin, DType::kF32, {-1, -1, 2}));

@@ -22,7 +22,7 @@
 namespace octet::conformance {
 namespace {
 
-// "pass  name", "unsupported  name: reason", "fail  name" with what failed and how to run it again.
+// "fail  name" with what failed and how to run it again; the reasons of what is unsupported; one line to publish.
 class Report : public testing::EmptyTestEventListener {
  public:
   explicit Report(bool verbose) : verbose_(verbose) {}
@@ -42,7 +42,10 @@ class Report : public testing::EmptyTestEventListener {
     } else if (result.Skipped()) {
       ++unsupported_;
       const std::string reason = result.total_part_count() > 0 ? result.GetTestPartResult(0).message() : "";
-      std::printf("unsupported  %s: %s\n", name.c_str(), reason.substr(reason.find_first_not_of(" \n")).c_str());
+      const size_t start = reason.find_first_not_of(" \n");
+      auto& [count, first] = unsupported_reasons_[start == std::string::npos ? reason : reason.substr(start)];
+      if (count++ == 0) first = name;
+      if (verbose_) std::printf("unsupported  %s\n", name.c_str());
     } else {
       ++passed_;
       if (verbose_) std::printf("pass         %s\n", name.c_str());
@@ -52,6 +55,9 @@ class Report : public testing::EmptyTestEventListener {
 
   void OnTestProgramEnd(const testing::UnitTest&) override {
     const Subject& subject = TheSubject();
+    for (const auto& [reason, cases] : unsupported_reasons_) {
+      std::printf("unsupported  %s and %d more: %s\n", cases.second.c_str(), cases.first - 1, reason.c_str());
+    }
     std::printf("backend %s %s, device %u (%s, %s), ABI %s: %d passed, %d failed, %d unsupported\n",
                 subject.name.c_str(), subject.version.c_str(), subject.index, subject.device->info().name.c_str(),
                 subject.device->info().arch.c_str(), subject.abi.c_str(), passed_, failed_, unsupported_);
@@ -75,10 +81,11 @@ class Report : public testing::EmptyTestEventListener {
   }
 
   bool verbose_;
+  std::map<std::string, std::pair<int, std::string>> unsupported_reasons_;  // reason -> cases, the first one's name
   int passed_ = 0, failed_ = 0, unsupported_ = 0;
 };
 
-absl::Status OpenSubject(const std::string& path, uint32_t index, ThreadPool* pool) {
+absl::Status OpenSubject(const std::string& path, uint32_t index, const std::string& options, ThreadPool* pool) {
   Subject& subject = TheSubject();
   std::error_code error;
   subject.path = std::filesystem::canonical(path, error).string();
@@ -100,7 +107,7 @@ absl::Status OpenSubject(const std::string& path, uint32_t index, ThreadPool* po
   subject.version = table->version;
   subject.abi = AbiText(*table);
   subject.index = index;
-  auto device = Device::Open(table, index, subject.name + ":" + std::to_string(index), "");
+  auto device = Device::Open(table, index, subject.name + ":" + std::to_string(index), options);
   if (!device.ok()) return device.status();
   subject.device = *std::move(device);
   auto stream = subject.device->CreateStream();
@@ -111,12 +118,13 @@ absl::Status OpenSubject(const std::string& path, uint32_t index, ThreadPool* po
 
 int Main(int argc, char** argv) {
   CLI::App app("Checks a backend library against octet's contract");
-  std::string backend, filter = "*";
+  std::string backend, options, filter = "*";
   uint32_t device = 0;
   int threads = 0;
   bool list = false, verbose = false;
   app.add_option("--backend", backend, "The library: liboctet_backend_<name>.so");
   app.add_option("--device", device, "Index of the device")->capture_default_str();
+  app.add_option("--options", options, "Handed to the backend's open: key=value,key=value");
   app.add_option("--filter", filter,
                  "Cases to run: globs with * and ?, several joined by ':', '-' before those to leave out")
       ->capture_default_str();
@@ -124,7 +132,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_flag("--list", list, "Print the names of the cases and stop");
-  app.add_flag("--verbose", verbose, "Also print the cases that pass");
+  app.add_flag("--verbose", verbose, "Also print each case that passes or is unsupported");
   CLI11_PARSE(app, argc, argv);
 
   int gtest_argc = 1;
@@ -148,7 +156,7 @@ int Main(int argc, char** argv) {
   }
   // Lives until the process ends, as the backend may keep what it was lent.
   ThreadPool* pool = threads == 1 ? nullptr : new ThreadPool(threads);
-  if (absl::Status status = OpenSubject(backend, device, pool); !status.ok()) {
+  if (absl::Status status = OpenSubject(backend, device, options, pool); !status.ok()) {
     std::fprintf(stderr, "octet-conformance: %s\n", std::string(status.message()).c_str());
     return 2;
   }

@@ -1,9 +1,13 @@
 // A backend made of the reference: every operation decodes to double, calls tests/reference and stores the answer. It
 // is the kit's own yardstick (it must pass everything that it supports) and the body in which faults are planted. Slow
 // on purpose. Rows lie by the strides of the layout; the latent cache of MLA is refused.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "octet/plugin.hpp"
@@ -18,6 +22,13 @@ namespace {
 
 using namespace octet;  // NOLINT: this file is one plugin
 namespace ref = octet::reference;
+
+// The planted fault; empty: none. Set by open, before any call that asks.
+std::string& Fault() {
+  static std::string& fault = *new std::string;
+  return fault;
+}
+bool Faulty(const char* name) { return Fault() == name; }
 
 // ---- Tensors in host memory
 
@@ -120,8 +131,12 @@ struct OpenCache {
   }
   template <typename Real>
   std::vector<Real> K(int64_t page, int64_t index, int head, int position) const {
-    std::vector<Real> x = ref::DecodeRow<Real>(layout.k, k.Load(page, head, index), k_static, head);
-    if (const float* offset = Offset(position, head)) {
+    ref::StoredRow row = k.Load(page, head, index);
+    if (Faulty("neighbour_head_scale")) row.scale = k.Load(page, (head + 1) % layout.kv_heads, index).scale;
+    CacheSide side = layout.k;
+    if (Faulty("q_not_rotated")) side.rotation = 0;
+    std::vector<Real> x = ref::DecodeRow<Real>(side, row, k_static, head);
+    if (const float* offset = Offset(Faulty("offset_block_shifted") ? std::max(0, position - 1) : position, head)) {
       for (size_t c = 0; c < x.size(); ++c) x[c] += offset[c];
     }
     return x;
@@ -192,6 +207,7 @@ class Quant final : public QuantOps {
   }
 
   Support Supports(const KvLayout& l, DType input) const override {
+    if (Faulty("claims_support")) return Support::Yes(2, "anything");
     if (const Status status = CheckUsable(l); !status.ok()) return Support::No(status.message());
     if (input != DType::kF32) return Support::No("rows must be f32");
     return Support::Yes(1, "reference");
@@ -210,7 +226,9 @@ class Quant final : public QuantOps {
         if (const float* offset = cache.offsets.empty() ? nullptr : cache.Offset(Int(*t.positions, i), h)) {
           for (size_t c = 0; c < k.size(); ++c) k[c] -= offset[c];
         }
-        cache.k.Store(slot / l.page_tokens, h, slot % l.page_tokens, ref::EncodeRow(l.k, k, cache.k_static, h));
+        ref::StoredRow row = ref::EncodeRow(l.k, k, cache.k_static, h);
+        if (Faulty("round_half_away")) RoundHalfAway(l.k, k, row);
+        cache.k.Store(slot / l.page_tokens, h, slot % l.page_tokens, row);
         cache.v.Store(slot / l.page_tokens, h, slot % l.page_tokens, ref::EncodeRow(l.v, v, cache.v_static, h));
       }
     }
@@ -257,7 +275,8 @@ class Quant final : public QuantOps {
     return Exchange(l, y, pages, canonical, offset,
                     [&](const OpenCache& cache, int32_t page, std::span<uint8_t> bytes, int h, int t) {
                       ref::PutRow(l, ref::kSideK, bytes, h, t, cache.k.Load(page, h, t));
-                      ref::PutRow(l, ref::kSideV, bytes, h, t, cache.v.Load(page, h, t));
+                      ref::PutRow(l, ref::kSideV, bytes, h, t,
+                                  cache.v.Load(page, Faulty("export_other_head") ? 0 : h, t));
                     });
   }
   Status ImportPages(Stream&, const KvLayout& l, const KvLayer& y, const Tensor& pages, Buffer& canonical,
@@ -270,6 +289,15 @@ class Quant final : public QuantOps {
   }
 
  private:
+  // A fault: codes of a row that has one scale, rounded as std::round does.
+  static void RoundHalfAway(const CacheSide& side, std::vector<float> x, ref::StoredRow& row) {
+    if (!side.dynamic() || side.groups() != 1 || side.scheme != Scheme::kSymmetric || !(row.scale[0] > 0)) return;
+    ref::Hadamard<float>(x, side.rotation);
+    for (size_t c = 0; c < x.size(); ++c) {
+      row.data[c] =
+          static_cast<uint8_t>(static_cast<int8_t>(std::clamp(std::round(x[c] / row.scale[0]), -127.0f, 127.0f)));
+    }
+  }
   static Status Check(const KvLayout& l, const KvLayer& y, const KvTokens& t, bool gather) {
     OCTET_RETURN_IF_ERROR(CheckUsable(l));
     OCTET_RETURN_IF_ERROR(CheckHostLayer(l, y, 0));
@@ -361,12 +389,14 @@ class Attention final : public AttentionBackend {
     spec.k_dim = plan.layout.k.head_dim;
     spec.v_dim = plan.layout.v.head_dim;
     spec.causal = plan.desc.causal;
-    spec.window = plan.desc.window;
+    spec.window = plan.desc.window + (Faulty("window_off_by_one") && plan.desc.window > 0 ? 1 : 0);
     spec.scale = plan.desc.scale;
-    spec.softcap = plan.desc.softcap;
+    spec.softcap = Faulty("softcap_ignored") ? 0.0f : plan.desc.softcap;
     spec.alibi_slopes = plan.slopes;
-    spec.sinks = Floats(layer.sinks);
+    if (!Faulty("sinks_ignored")) spec.sinks = Floats(layer.sinks);
+    if (Faulty("writes_one_byte_past")) At(*args.out, args.out->shape[0])[0] = 0;
     for (size_t r = 0; r < plan.kv_len.size(); ++r) {
+      if (Faulty("returns_early") && r > 0 && r + 1 == plan.kv_len.size()) break;
       const ref::AttentionInput in = Read(plan, cache, args, r);
       const ref::AttentionOutput y = ref::Attend(spec, in);
       for (int i = 0; i < in.queries; ++i) {
@@ -384,6 +414,7 @@ class Attention final : public AttentionBackend {
 
  private:
   static Status Check(const AttentionDesc& d) {
+    if (Faulty("throws")) throw std::runtime_error("a fault that was planted");
     OCTET_RETURN_IF_ERROR(CheckAttentionDesc(d));
     if (d.q_type == DType::kOpaque) return Unimplemented("the reference backend reads q as floats");
     return CheckUsable(*d.kv);
@@ -405,10 +436,17 @@ class Attention final : public AttentionBackend {
     }
     for (int p = in.kv_begin; p < in.kv_len; ++p) {
       const int index = p - in.kv_begin;
-      const int32_t page = plan.pages[static_cast<size_t>(plan.page_start[r] + index / plan.layout.page_tokens)];
+      int at = plan.page_start[r] + index / plan.layout.page_tokens;
+      if (Faulty("page_off_by_one"))
+        at = std::min(plan.page_start[r] + (index + 1) / plan.layout.page_tokens, plan.page_start[r + 1] - 1);
+      const int32_t page = plan.pages[static_cast<size_t>(at)];
       for (int h = 0; h < plan.layout.kv_heads; ++h) {
         const auto k = cache.K<double>(page, index % plan.layout.page_tokens, h, p);
-        const auto v = cache.V<double>(page, index % plan.layout.page_tokens, h);
+        auto v = cache.V<double>(page, index % plan.layout.page_tokens, h);
+        if (Faulty("reads_unused_slots") && (index + 1) % plan.layout.page_tokens != 0) {
+          const auto next = cache.V<double>(page, (index + 1) % plan.layout.page_tokens, h);
+          for (size_t c = 0; c < v.size(); ++c) v[c] += 0.0 * next[c];
+        }
         in.k.insert(in.k.end(), k.begin(), k.end());
         in.v.insert(in.v.end(), v.begin(), v.end());
       }
@@ -446,7 +484,8 @@ class Dense final : public DenseOps {
       OCTET_RETURN_IF_ERROR(CheckHostTensor("norm_gain", a.norm_gain, DType::kF32, {m.columns}));
     if (a.residual != nullptr) OCTET_RETURN_IF_ERROR(CheckFloat("residual", a.residual, {a.x->shape[0], m.rows}));
     ref::Vector x = All(*a.x);
-    if (a.norm_gain != nullptr) x = ref::Norm(NormKind::kRms, x, All(*a.norm_gain), {}, a.norm_eps).value;
+    if (a.norm_gain != nullptr)
+      x = ref::Norm(NormKind::kRms, x, All(*a.norm_gain), {}, Faulty("eps_ignored") ? 0.0 : a.norm_eps).value;
     const ref::Vector bias = a.bias != nullptr ? All(*a.bias) : ref::Vector{};
     const ref::Vector residual = a.residual != nullptr ? All(*a.residual) : ref::Vector{};
     SetAll(*a.y, ref::Linear(x, m.w, m.columns, bias, residual).value);
@@ -475,7 +514,9 @@ class Dense final : public DenseOps {
     const int64_t n = x.shape[x.rank - 1];
     OCTET_RETURN_IF_ERROR(CheckHostTensor("gain", &gain, DType::kF32, {n}));
     if (bias != nullptr) OCTET_RETURN_IF_ERROR(CheckHostTensor("bias", bias, DType::kF32, {n}));
-    SetAll(y, ref::Norm(kind, All(x), All(gain), bias != nullptr ? All(*bias) : ref::Vector{}, eps).value);
+    SetAll(y, ref::Norm(kind, All(x), All(gain), bias != nullptr ? All(*bias) : ref::Vector{},
+                        Faulty("eps_ignored") ? 0.0 : eps)
+                  .value);
     return OkStatus();
   }
 
@@ -490,7 +531,9 @@ class Dense final : public DenseOps {
       at.push_back(Int(positions, t));
       if (at.back() < 0 || at.back() >= cos_sin.shape[0]) return InvalidArgument("a position is outside cos_sin");
     }
-    SetAll(x, ref::Rope(All(x), x.shape[1], x.shape[2], at, Floats(&cos_sin), pairs, interleaved).value);
+    SetAll(x, ref::Rope(All(x), x.shape[1], x.shape[2], at, Floats(&cos_sin), pairs,
+                        interleaved != Faulty("rope_other_pairs"))
+                  .value);
     return OkStatus();
   }
 
@@ -565,6 +608,11 @@ class ReferenceBackend final : public HostMemoryBackend {
   QuantOps* quant() override { return &quant_; }
   AttentionBackend* attention() override { return &attention_; }
   DenseOps* dense() override { return &dense_; }
+  Status SetOption(std::string_view key, std::string_view value) override {
+    if (key != "fault") return HostMemoryBackend::SetOption(key, value);
+    Fault() = value;
+    return OkStatus();
+  }
 
  private:
   Quant quant_;

@@ -64,7 +64,9 @@ std::string Say(const char* what, size_t index, T got, T want) {
 std::string Difference(const CacheSide& side, const reference::StoredRow& got, const reference::StoredRow& want) {
   for (size_t g = 0; g < want.scale.size(); ++g) {
     if (!SameBits(got.scale[g], want.scale[g])) return Say("scale", g, got.scale[g], want.scale[g]);
-    if (!want.zero.empty() && !std::isnan(want.scale[g]) && !SameBits(got.zero[g], want.zero[g])) {
+    // The sign of a zero point of 0 depends on which of -0 and 0 counts as the smaller: both are right. A group that is
+    // not finite has none.
+    if (!want.zero.empty() && !std::isnan(want.scale[g]) && got.zero[g] != want.zero[g]) {
       return Say("zero", g, got.zero[g], want.zero[g]);
     }
   }
