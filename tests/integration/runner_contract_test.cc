@@ -1,9 +1,8 @@
 // What a runner promises besides numbers: memory as planned, batches refused without a trace, steps without a heap
 // allocation, and an error instead of garbage when a weight is not a number.
-#include <cstdlib>
+#include <algorithm>
 #include <limits>
 #include <memory>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -11,43 +10,9 @@
 #include "core/model/runner.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/integration/count_allocations.h"
 #include "tests/integration/random_model.h"
 #include "tests/integration/tiny_engine.h"
-
-namespace {
-
-// Heap allocations of this thread. The backend's library resolves operator new to this program's, so its allocations
-// count too.
-thread_local int64_t g_allocations = 0;
-
-void* Allocate(size_t bytes) {
-  ++g_allocations;
-  void* p = std::malloc(bytes > 0 ? bytes : 1);
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
-}
-
-void* AllocateAligned(size_t bytes, std::align_val_t align) {
-  ++g_allocations;
-  void* p = nullptr;
-  if (posix_memalign(&p, static_cast<size_t>(align), bytes > 0 ? bytes : 1) != 0) throw std::bad_alloc();
-  return p;
-}
-
-}  // namespace
-
-void* operator new(size_t bytes) { return Allocate(bytes); }
-void* operator new[](size_t bytes) { return Allocate(bytes); }
-void* operator new(size_t bytes, std::align_val_t align) { return AllocateAligned(bytes, align); }
-void* operator new[](size_t bytes, std::align_val_t align) { return AllocateAligned(bytes, align); }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete[](void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace octet {
 namespace {
@@ -191,9 +156,9 @@ TEST(RunnerStepTest, AStepAllocatesNothing) {
       std::vector<int32_t> tokens(200, 5);
       Sequence a(*runner, tokens), b(*runner, tokens), warm_up(*runner, tokens);
       const auto step = [&](const std::vector<SequenceInput>& batch) {
-        const int64_t before = g_allocations;
+        const int64_t before = AllocationsOfThisThread();
         const bool ok = runner->Step(batch).ok();
-        const int64_t made = g_allocations - before;
+        const int64_t made = AllocationsOfThisThread() - before;
         EXPECT_TRUE(ok);
         return made;
       };
