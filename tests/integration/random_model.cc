@@ -218,8 +218,7 @@ std::vector<double> RandomModel::Forward(std::span<const int32_t> tokens, const 
     for (size_t j = 0; j < act.size(); ++j) act[j] *= up[j] / (1 + std::exp(-act[j]));
     add(x, Linear(act, Name(i, "ffn_down.weight")));
   }
-  Vector logits =
-      Linear(norm(x, "output_norm.weight"), s.tied_head ? "token_embd.weight" : "output.weight");
+  Vector logits = Linear(norm(x, "output_norm.weight"), s.tied_head ? "token_embd.weight" : "output.weight");
   if (s.logit_softcap > 0) {
     for (double& logit : logits) logit = s.logit_softcap * std::tanh(logit / s.logit_softcap);
   }

@@ -107,12 +107,12 @@ TEST(RunnerOptionsTest, OptionsThatDoNotFitTheModelAreRefused) {
   EXPECT_EQ(refused([](RunnerOptions&) {}), absl::OkStatus());
   EXPECT_EQ(refused([](RunnerOptions& o) { o.max_model_len = 257; }).message(),
             "the model's context is 256 tokens, and 257 were asked for");
-  for (const absl::Status& status : {refused([](RunnerOptions& o) { o.max_model_len = 0; }),
-                                     refused([](RunnerOptions& o) { o.max_num_seqs = 0; }),
-                                     refused([](RunnerOptions& o) { o.kv.page_tokens = 0; }),
-                                     refused([](RunnerOptions& o) { o.max_logit_rows = 4; }),
-                                     refused([](RunnerOptions& o) { o.max_logit_rows = 161; }),
-                                     refused([](RunnerOptions& o) { o.max_num_seqs = 1 << 30; })}) {
+  for (const absl::Status& status :
+       {refused([](RunnerOptions& o) { o.max_model_len = 0; }), refused([](RunnerOptions& o) { o.max_num_seqs = 0; }),
+        refused([](RunnerOptions& o) { o.kv.page_tokens = 0; }),
+        refused([](RunnerOptions& o) { o.max_logit_rows = 4; }),
+        refused([](RunnerOptions& o) { o.max_logit_rows = 161; }),
+        refused([](RunnerOptions& o) { o.max_num_seqs = 1 << 30; })}) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   }
 }

@@ -28,7 +28,7 @@ RandomModelSpec LlamaSpec() {
   s.head_dim = s.v_head_dim = 32;
   s.ffn = 160;
   s.layers = 3;
-  s.types = {{"token_embd", DType::kQ8_0}, {"attn_q", DType::kQ4_1},   {"attn_k", DType::kQ4_1},
+  s.types = {{"token_embd", DType::kQ8_0}, {"attn_q", DType::kQ4_1},     {"attn_k", DType::kQ4_1},
              {"attn_v", DType::kQ5_0},     {"attn_output", DType::kF16}, {"ffn_gate", DType::kQ4_0},
              {"ffn_up", DType::kQ5_1},     {"ffn_down", DType::kQ8_0}};
   return s;
@@ -45,9 +45,9 @@ RandomModelSpec QwenSpec() {
   s.ffn = 256;
   s.tied_head = false;
   s.k_bias = 20;
-  s.types = {{"token_embd", DType::kQ6_K}, {"output", DType::kQ8_0},    {"attn_q", DType::kQ4_K},
-             {"attn_k", DType::kQ5_K},     {"attn_v", DType::kBF16},    {"attn_output", DType::kQ4_K},
-             {"ffn_gate", DType::kQ6_K},   {"ffn_up", DType::kQ4_K},    {"ffn_down", DType::kF32}};
+  s.types = {{"token_embd", DType::kQ6_K}, {"output", DType::kQ8_0}, {"attn_q", DType::kQ4_K},
+             {"attn_k", DType::kQ5_K},     {"attn_v", DType::kBF16}, {"attn_output", DType::kQ4_K},
+             {"ffn_gate", DType::kQ6_K},   {"ffn_up", DType::kQ4_K}, {"ffn_down", DType::kF32}};
   s.seed = 2;
   return s;
 }
@@ -138,8 +138,8 @@ TEST_P(RunnerTest, RoundedCachesCostWhatTheirRoundingCosts) {
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kI8}) {
     const auto runner = engine_.MakeRunner(dtype);
     const KvLayout& layout = runner->cache().layout();
-    const std::vector<double> rounded = random_.Forward(
-        tokens, dtype == DType::kI8 ? random_.RoundToInt8(layout.k, layout.v) : random_.RoundTo(dtype));
+    const std::vector<double> rounded =
+        random_.Forward(tokens, dtype == DType::kI8 ? random_.RoundToInt8(layout.k, layout.v) : random_.RoundTo(dtype));
     const std::vector<float> logits = Sequence(*runner, tokens).Feed(tokens.size());
     const double cost = RelativeError(rounded, exact);
     EXPECT_GT(cost, 1e-5) << DTypeName(dtype);
@@ -156,7 +156,7 @@ TEST_P(RunnerTest, RoundedCachesCostWhatTheirRoundingCosts) {
 }
 
 TEST_P(RunnerTest, APromptInPiecesGivesTheLogitsOfTheWhole) {
-  const std::vector<int32_t> tokens = RandomTokens(GetParam(), kPrompt, 13);
+  const std::vector<int32_t> tokens = RandomTokens(GetParam(), 72, 13);
   for (const DType dtype : {DType::kF32, DType::kI8}) {
     const auto runner = engine_.MakeRunner(dtype);
     const std::vector<float> whole = Sequence(*runner, tokens).Feed(tokens.size());
@@ -244,8 +244,7 @@ TEST_P(RunnerTest, FastComputeStaysNear) {
   EXPECT_LT(RelativeError(logits, random_.Forward(tokens)), 0.05);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RunnerTest,
-                         ::testing::Values(LlamaSpec(), QwenSpec(), OddSpec(), OutlierSpec()),
+INSTANTIATE_TEST_SUITE_P(Models, RunnerTest, ::testing::Values(LlamaSpec(), QwenSpec(), OddSpec(), OutlierSpec()),
                          [](const auto& test) { return test.param.name; });
 
 TEST(WeightRulesTest, OffsetsAndBalancingAreOnWhereTheWeightsAskForThem) {

@@ -21,7 +21,7 @@ namespace octet {
 
 // The device and its threads, shared by all tests of a program.
 inline Device& CpuDevice() {
-  static ThreadPool pool(3);
+  static ThreadPool pool(2);
   static const std::unique_ptr<Device> device = [] {
     auto registry = Registry::Load({.backend_paths = {OCTET_BUILD_DIR "/lib/octet/backends"}, .pool = &pool});
     if (!registry.ok()) throw std::runtime_error(registry.status().ToString());
@@ -34,8 +34,8 @@ inline Device& CpuDevice() {
 
 class TinyEngine {
  public:
-  explicit TinyEngine(const std::string& gguf_bytes, const ModelOptions& options = {.exact = true,
-                                                                                    .max_step_tokens = 160})
+  explicit TinyEngine(const std::string& gguf_bytes,
+                      const ModelOptions& options = {.exact = true, .max_step_tokens = 160})
       : temp_(gguf_bytes) {
     auto file = GgufFile::Open(temp_.path());
     if (!file.ok()) throw std::runtime_error(file.status().ToString());

@@ -37,7 +37,7 @@ struct Case {
   int q_heads = 6, kv_heads = 2, page_tokens = 16, offset_block = 0, window = 0;
   bool causal = true, alibi = false, sinks = false, mask = false;
   float softcap = 0;
-  std::vector<Request> requests = {{1, 37}, {0, 20}, {21, 40}, {1, 600}, {40, 290}};
+  std::vector<Request> requests = {{1, 37}, {0, 20}, {21, 40}, {1, 600}, {13, 290}};
   bool scattered = false;  // strides and bases of its own
 };
 

@@ -21,7 +21,11 @@ octet_test_plugin(throws plugins/throws.cc)
 add_library(octet_test_gone SHARED plugins/gone.c)
 set_target_properties(octet_test_gone PROPERTIES VERSION 7 SOVERSION 7 LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests/gone")
 function(octet_test_variant name table_name variant)
-  add_library(octet_variant_${name} MODULE plugins/variant.c)
+  set(source variant)
+  if(variant STREQUAL "VARIANT_IMPORTS")
+    set(source imports)
+  endif()
+  add_library(octet_variant_${name} MODULE plugins/${source}.c)
   target_link_libraries(octet_variant_${name} PRIVATE octet_interfaces octet_build_flags)
   target_compile_definitions(octet_variant_${name} PRIVATE VARIANT_NAME="${table_name}" ${variant})
   set_target_properties(octet_variant_${name} PROPERTIES PREFIX lib OUTPUT_NAME octet_backend_${name}
@@ -39,6 +43,7 @@ octet_test_variant(abi2 abi2 VARIANT_ABI_2)
 octet_test_variant(sanitizer sanitizer "VARIANT_SANITIZER=\"memory\"")
 octet_test_variant(undefined undefined VARIANT_UNDEFINED_SYMBOL)
 octet_test_variant(missing_library missing_library VARIANT_MISSING_LIBRARY)
+octet_test_variant(imports imports VARIANT_IMPORTS)
 target_link_libraries(octet_variant_missing_library PRIVATE octet_test_gone)
 
 octet_add_test(loader_test SOURCES loader_test.cc DEPS octet_loader)
@@ -46,4 +51,4 @@ target_compile_definitions(loader_test PRIVATE OCTET_TEST_PLUGINS="${plugin_dir}
 add_dependencies(loader_test octet_backend_good octet_backend_throws octet_variant_gpu octet_variant_null_with_text
   octet_variant_null_silent octet_variant_wrong_name octet_variant_other_draft octet_variant_short_table
   octet_variant_no_gather octet_variant_no_device octet_variant_abi2 octet_variant_sanitizer octet_variant_undefined
-  octet_variant_missing_library)
+  octet_variant_missing_library octet_variant_imports)

@@ -180,6 +180,9 @@ TEST_F(LoaderTest, FilesThatAreNoBackendAreRefusedUnseen) {
   EXPECT_EQ(LoadOne((dir_ / "liboctet_backend_program.so").string()).reason,
             "it does not export octet_backend_query_v1, so it is no octet backend");
 
+  EXPECT_EQ(LoadOne(PluginPath("imports")).reason,
+            "it does not export octet_backend_query_v1, so it is no octet backend");
+
   std::vector<std::byte> bytes = ReadFile(PluginPath("good"));
   const auto with = [&](size_t at, std::vector<int> values) {
     std::vector<std::byte> changed = bytes;
@@ -223,7 +226,11 @@ TEST_F(LoaderTest, NoCutFileIsTakenForABackendOrReadBeyondItsEnd) {
     }
     return end;
   }();
-  for (size_t n = 0; n <= whole.size(); n += n < 1024 ? 1 : whole.size() / 300) {
+  std::vector<size_t> lengths;
+  for (size_t n = 0; n < 1024; ++n) lengths.push_back(n);
+  for (size_t n = 1024; n < whole.size(); n += whole.size() / 300) lengths.push_back(n);
+  for (size_t n = loaded_end - 64; n <= loaded_end; ++n) lengths.push_back(n);
+  for (size_t n : lengths) {
     // A copy of its own, so that the address sanitizer sees every byte beyond it.
     const std::vector<std::byte> cut(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(n));
     const auto result = InspectElf(cut);

@@ -171,6 +171,28 @@ TEST_F(PluginTest, DestroyAcceptsNull) {
   table_->device->close(nullptr);
 }
 
+#ifndef NDEBUG
+TEST_F(PluginTest, DebugBuildsTellOfHandlesThatOutliveTheirDevice) {
+  std::string seen;
+  SetBackendLogSink([&](int, std::string_view text) { seen += text; });
+  octet_error error = Error();
+  ASSERT_NE(plugin::Query<Fake>(MakeHostTable(nullptr), &error), nullptr);
+  KvLayout layout = Layout();
+  AttentionDesc desc;
+  desc.q_heads = 2;
+  desc.kv = &layout;
+  desc.limits = {.requests = 1, .query_tokens = 1, .kv_len = 1, .pages = 1};
+  const convert::CAttentionDesc c(desc);
+  octet_plan* plan = nullptr;
+  ASSERT_EQ(table_->attention->make_plan(device_, &c.desc, nullptr, 0, &plan, &error), OCTET_OK) << error.message;
+  table_->stream->destroy(std::exchange(stream_, nullptr));
+  table_->device->close(std::exchange(device_, nullptr));
+  EXPECT_EQ(seen, "the last device was closed with 1 plans alive");
+  table_->attention->release_plan(plan);
+  SetBackendLogSink(nullptr);
+}
+#endif
+
 // A descriptor of a host that is one field ahead.
 struct LongerLayout {
   octet_kv_layout layout;
@@ -297,30 +319,16 @@ class RoundTripTest : public PluginTest {
   std::unique_ptr<Device> d_;
 };
 
-TEST_F(RoundTripTest, EveryFieldOfADescriptorArrives) {
-  KvLayout layout = Layout(Scheme::kAsymmetric);
-  layout.offset_block = 64;
-  layout.k.group = 4;
-  layout.k.rotation = 8;
-  layout.k.scale_type = layout.k.zero_type = DType::kBF16;
-  layout.v.axis = Axis::kHead;
-  layout.has_k_extra = true;
-  layout.k_extra = Side(Scheme::kNone, 16);
-  ASSERT_TRUE(d_->quant().ChooseLayout(layout).ok());
-  layout.k.order = 3;
-  layout.v.zero_base = 1ull << 40;
-  layout.v.zero_stride = {1, 2, 3};
-  (void)d_->quant().Supports(layout, DType::kF32);
-  const KvLayout& got = log_->layout;
-  EXPECT_EQ(got.page_tokens, 4);
-  EXPECT_EQ(got.kv_heads, 2);
-  EXPECT_EQ(got.num_pages, 3);
-  EXPECT_EQ(got.offset_block, 64);
-  EXPECT_EQ(got.layer_bytes, layout.layer_bytes);
-  EXPECT_TRUE(got.has_k_extra);
-  EXPECT_FALSE(got.v_is_k);
+void ExpectSame(const KvLayout& got, const KvLayout& want) {
+  EXPECT_EQ(got.page_tokens, want.page_tokens);
+  EXPECT_EQ(got.kv_heads, want.kv_heads);
+  EXPECT_EQ(got.num_pages, want.num_pages);
+  EXPECT_EQ(got.offset_block, want.offset_block);
+  EXPECT_EQ(got.layer_bytes, want.layer_bytes);
+  EXPECT_EQ(got.v_is_k, want.v_is_k);
+  EXPECT_EQ(got.has_k_extra, want.has_k_extra);
   for (const auto& [a, b] :
-       {std::pair{&got.k, &layout.k}, std::pair{&got.v, &layout.v}, std::pair{&got.k_extra, &layout.k_extra}}) {
+       {std::pair{&got.k, &want.k}, std::pair{&got.v, &want.v}, std::pair{&got.k_extra, &want.k_extra}}) {
     EXPECT_EQ(a->data_type, b->data_type);
     EXPECT_EQ(a->scheme, b->scheme);
     EXPECT_EQ(a->axis, b->axis);
@@ -337,11 +345,32 @@ TEST_F(RoundTripTest, EveryFieldOfADescriptorArrives) {
     EXPECT_EQ(a->scale_stride, b->scale_stride);
     EXPECT_EQ(a->zero_stride, b->zero_stride);
   }
-  layout.v_is_k = true;
-  layout.v = layout.k;
-  (void)d_->quant().Supports(layout, DType::kF32);
-  EXPECT_TRUE(log_->layout.v_is_k);
-  EXPECT_EQ(log_->layout.v.rotation, 8);
+}
+
+TEST_F(RoundTripTest, EveryFieldOfADescriptorArrives) {
+  KvLayout layout = Layout(Scheme::kAsymmetric);
+  layout.offset_block = 64;
+  layout.k.group = 4;
+  layout.k.rotation = 8;
+  layout.k.scale_type = layout.k.zero_type = DType::kBF16;
+  layout.v.axis = Axis::kHead;
+  layout.has_k_extra = true;
+  layout.k_extra = Side(Scheme::kNone, 16);
+  KvLayout chosen = layout, canonical = layout;
+  ASSERT_TRUE(CanonicalLayout(canonical).ok());
+  ASSERT_TRUE(d_->quant().ChooseLayout(chosen).ok());
+  ExpectSame(chosen, canonical);
+
+  KvLayout want = canonical;
+  want.k.order = 3;
+  want.v.zero_base = 1ull << 40;
+  want.v.zero_stride = {1, 2, 3};
+  (void)d_->quant().Supports(want, DType::kF32);
+  ExpectSame(log_->layout, want);
+  want.v_is_k = true;
+  want.v = want.k;
+  (void)d_->quant().Supports(want, DType::kF32);
+  ExpectSame(log_->layout, want);
 }
 
 TEST_F(RoundTripTest, AppendedRowsComeBackAndSkippedOnesStay) {
