@@ -70,9 +70,8 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
 void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
   const KvPlan& kv = runner.plan().kv;
   if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
-  fmt::print(stderr, "device   {} {} ({}), {} compute, {}\n", engine.device().id(),
-             engine.device().info().name, engine.device().info().arch, engine.flags().compute,
-             runner.attention_kernel());
+  fmt::print(stderr, "device   {} {} ({}), {} compute, {}\n", engine.device().id(), engine.device().info().name,
+             engine.device().info().arch, engine.flags().compute, runner.attention_kernel());
   fmt::print(stderr, "prompt   {} tokens, {:.1f} tokens/s\n", prompt.size(),
              PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds));
   fmt::print(stderr, "decode   {} tokens, {:.1f} tokens/s\n", g.ids.size(),
