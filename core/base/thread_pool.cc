@@ -63,14 +63,15 @@ void ThreadPool::ParallelFor(int64_t n, Body body, void* arg) {
     n_ = n;
     piece_ = std::max<int64_t>(1, n / (4 * threads()));
     next_.store(0, std::memory_order_relaxed);
-    running_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+    entered_.store(kOpen, std::memory_order_release);
     {
       const std::lock_guard lock(mutex_);
       generation_.fetch_add(1, std::memory_order_release);
     }
     generation_changed_.notify_all();
     RunPieces(0);
-    for (int i = 0; running_.load(std::memory_order_acquire) != 0; ++i) {
+    entered_.fetch_and(~kOpen, std::memory_order_acq_rel);
+    for (int i = 0; entered_.load(std::memory_order_acquire) != 0; ++i) {
       if (i < kSpins) {
         Pause();
       } else {
@@ -89,6 +90,16 @@ void ThreadPool::RunPieces(uint32_t worker) {
   }
 }
 
+bool ThreadPool::Enter() {
+  int entered = entered_.load(std::memory_order_relaxed);
+  while ((entered & kOpen) != 0) {
+    if (entered_.compare_exchange_weak(entered, entered + 1, std::memory_order_acq_rel, std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void ThreadPool::WorkerLoop(uint32_t worker) {
   current_pool = this;
   current_worker = worker;
@@ -99,8 +110,9 @@ void ThreadPool::WorkerLoop(uint32_t worker) {
       generation_changed_.wait(lock, [this, seen] { return generation_.load(std::memory_order_acquire) != seen; });
     }
     if (stop_.load(std::memory_order_relaxed)) return;
+    if (!Enter()) continue;  // the others were faster
     RunPieces(worker);
-    running_.fetch_sub(1, std::memory_order_release);
+    entered_.fetch_sub(1, std::memory_order_release);
   }
 }
 

@@ -32,16 +32,20 @@ class ThreadPool {
  private:
   void WorkerLoop(uint32_t worker);
   void RunPieces(uint32_t worker);
+  bool Enter();
 
   // std::mutex, because the thread sanitizer cannot see into a packaged libabsl and reports what absl::Mutex guards.
   std::mutex call_mutex_;  // one loop at a time
-  // The loop in progress: written by the caller before generation_ grows, read by workers after they saw it grow.
+  // The loop in progress: written by the caller before it opens the loop, read by workers that entered it.
   Body body_ = nullptr;
   void* arg_ = nullptr;
   int64_t n_ = 0;
   int64_t piece_ = 1;
   std::atomic<int64_t> next_{0};
-  std::atomic<int> running_{0};  // workers that have not finished the loop in progress
+  // kOpen while pieces may be left, plus the number of workers inside. A worker enters only an open loop, so the caller
+  // waits for those that take part and never for one that the system has not let run.
+  static constexpr int kOpen = 1 << 30;
+  std::atomic<int> entered_{0};
 
   std::mutex mutex_;  // held where generation_ or stop_ changes, so that sleeping workers are woken
   std::condition_variable generation_changed_;

@@ -327,12 +327,13 @@ absl::StatusOr<std::unique_ptr<Device>> Registry::Open(const std::string& device
     int rank;
   };
   std::vector<Ready> ready;
-  std::vector<std::string> not_ready;
+  std::vector<std::string> not_ready, left_out;  // the latter by the user's own choice
   for (size_t i = 0; i < reports_.size(); ++i) {
     const BackendReport& report = reports_[i];
     if (report.state == BackendState::kShadowed) continue;
     if (report.state != BackendState::kReady) {
-      not_ready.push_back(absl::StrCat(report.name, " (", report.reason, ")"));
+      (report.state == BackendState::kDeselected ? left_out : not_ready)
+          .push_back(absl::StrCat(report.name, " (", report.reason, ")"));
     }
     for (size_t d = 0; d < report.devices.size() && report.state == BackendState::kReady; ++d) {
       const DeviceInfo::Kind kind = report.devices[d].kind;
@@ -350,6 +351,7 @@ absl::StatusOr<std::unique_ptr<Device>> Registry::Open(const std::string& device
 
   if (device == "auto") {
     if (ready.empty()) {
+      not_ready.insert(not_ready.end(), left_out.begin(), left_out.end());
       if (not_ready.empty()) {
         return absl::NotFoundError(
             absl::StrCat("no compute backend was found; searched ", absl::StrJoin(searched_, "; ")));

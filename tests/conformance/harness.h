@@ -32,10 +32,13 @@ struct Subject {
 Subject& TheSubject();
 
 // Adds a case. The name is also its filter: "Area.Behaviour/details".
+// With OnlyListCases, cases do nothing.
 void AddCase(std::string name, std::function<Status()> body);
+void OnlyListCases();
 
 // Called once per file of cases, by main.
 void AddAbiCases();
+void AddStructCases();
 void AddHonestyCases();
 void AddAppendCases();
 void AddPageCases();
@@ -49,6 +52,11 @@ Status Promised(const char* call, const Status& status);
 inline Status Promised(const char* call, const absl::Status& status) {
   return Promised(call, Status(static_cast<Code>(status.code()), std::string(status.message())));
 }
+
+// For calls of the raw tables.
+octet_error Error();
+// The call failed, with a code, a reason and a length that fit each other.
+void ExpectRefusal(octet_code code, const octet_error& error, const char* what);
 
 // Waits for the stream. A device that cannot even do that, allocate, write or read is of no use to the other cases:
 // these stop the program with the reason.

@@ -85,6 +85,12 @@ class Report : public testing::EmptyTestEventListener {
   int passed_ = 0, failed_ = 0, unsupported_ = 0;
 };
 
+class NameList : public testing::EmptyTestEventListener {
+  void OnTestStart(const testing::TestInfo& test) override {
+    std::printf("%s.%s\n", test.test_suite_name(), test.name());
+  }
+};
+
 absl::Status OpenSubject(const std::string& path, uint32_t index, const std::string& options, ThreadPool* pool) {
   Subject& subject = TheSubject();
   std::error_code error;
@@ -139,6 +145,7 @@ int Main(int argc, char** argv) {
   testing::InitGoogleTest(&gtest_argc, argv);
   testing::GTEST_FLAG(filter) = filter;
   AddAbiCases();
+  AddStructCases();
   AddHonestyCases();
   AddAppendCases();
   AddPageCases();
@@ -146,8 +153,11 @@ int Main(int argc, char** argv) {
   AddBoundaryCases();
   AddMetamorphicCases();
   AddDenseCases();
+  testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
+  delete listeners.Release(listeners.default_result_printer());
   if (list) {
-    testing::GTEST_FLAG(list_tests) = true;
+    OnlyListCases();
+    listeners.Append(new NameList);
     return RUN_ALL_TESTS();
   }
   if (backend.empty()) {
@@ -160,8 +170,6 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "octet-conformance: %s\n", std::string(status.message()).c_str());
     return 2;
   }
-  testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
-  delete listeners.Release(listeners.default_result_printer());
   auto* report = new Report(verbose);
   listeners.Append(report);
   const int result = RUN_ALL_TESTS();
