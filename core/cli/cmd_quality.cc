@@ -62,7 +62,7 @@ struct Row {
   int64_t top = 0;
 };
 
-Row Summarize(const float* logits, int64_t n) {
+Row ReadRow(const float* logits, int64_t n) {
   Row row;
   for (int64_t i = 1; i < n; ++i) {
     if (logits[i] > logits[row.top]) row.top = i;
@@ -74,44 +74,55 @@ Row Summarize(const float* logits, int64_t n) {
   return row;
 }
 
-double Divergence(const float* p, const Row& p_row, const float* q, const Row& q_row, int64_t n) {
-  double kl = 0;
-  for (int64_t i = 0; i < n; ++i) {
-    const double log_p = p[i] - p_row.log_sum;
-    kl += std::exp(log_p) * (log_p - (q[i] - q_row.log_sum));
-  }
-  return std::max(kl, 0.0);
-}
+// The reference cache's predictions for one step's tokens, kept for all subjects.
+struct Reference {
+  std::vector<float> logits;        // [tokens][vocab]
+  std::vector<double> probability;  // [tokens][vocab]
+  std::vector<Row> rows;            // [tokens]
+};
 
 struct Scored {
   double kl = 0, nll = 0;
   bool top1_equal = false;
 };
 
-// Compares rows [0, n) of two sets of logits; `next` holds each row's true next token.
-void ScoreRows(ThreadPool& pool, const float* reference, const float* subject, int64_t vocab,
-               std::span<const int32_t> next, std::vector<Scored>& out) {
-  struct Work {
-    const float *reference, *subject;
-    int64_t vocab;
-    std::span<const int32_t> next;
-    std::vector<Scored>* out;
-  } work{reference, subject, vocab, next, &out};
-  out.resize(next.size());
-  pool.ParallelFor(
-      static_cast<int64_t>(next.size()),
-      [](void* arg, uint32_t, int64_t begin, int64_t end) {
-        const Work& w = *static_cast<Work*>(arg);
-        for (int64_t i = begin; i < end; ++i) {
-          const float *p = w.reference + i * w.vocab, *q = w.subject + i * w.vocab;
-          const Row p_row = Summarize(p, w.vocab), q_row = Summarize(q, w.vocab);
-          Scored& scored = (*w.out)[static_cast<size_t>(i)];
-          scored.kl = Divergence(p, p_row, q, q_row, w.vocab);
-          scored.top1_equal = p_row.top == q_row.top;
-          scored.nll = q_row.log_sum - q[w.next[static_cast<size_t>(i)]];
-        }
-      },
-      &work);
+// One step's tokens: rows of logits, and each row's true next token.
+struct Step {
+  int64_t vocab = 0;
+  std::span<const int32_t> next;
+  const float* logits = nullptr;
+  Reference* reference = nullptr;
+  std::vector<Scored>* out = nullptr;
+};
+
+// Fills reference.rows and probability from its logits.
+void ReadReference(void* arg, uint32_t, int64_t begin, int64_t end) {
+  const Step& step = *static_cast<Step*>(arg);
+  for (int64_t t = begin; t < end; ++t) {
+    const float* logits = step.reference->logits.data() + t * step.vocab;
+    double* p = step.reference->probability.data() + t * step.vocab;
+    const Row row = ReadRow(logits, step.vocab);
+    for (int64_t i = 0; i < step.vocab; ++i) p[i] = std::exp(logits[i] - row.log_sum);
+    step.reference->rows[static_cast<size_t>(t)] = row;
+  }
+}
+
+// Compares the step's logits with the reference.
+void ScoreRows(void* arg, uint32_t, int64_t begin, int64_t end) {
+  const Step& step = *static_cast<Step*>(arg);
+  for (int64_t t = begin; t < end; ++t) {
+    const float *reference = step.reference->logits.data() + t * step.vocab, *logits = step.logits + t * step.vocab;
+    const double* p = step.reference->probability.data() + t * step.vocab;
+    const Row &p_row = step.reference->rows[static_cast<size_t>(t)], row = ReadRow(logits, step.vocab);
+    double kl = 0;
+    for (int64_t i = 0; i < step.vocab; ++i) {
+      kl += p[i] * ((reference[i] - p_row.log_sum) - (logits[i] - row.log_sum));
+    }
+    Scored& scored = (*step.out)[static_cast<size_t>(t)];
+    scored.kl = std::isfinite(kl) ? std::max(kl, 0.0) : kl;
+    scored.top1_equal = p_row.top == row.top;
+    scored.nll = row.log_sum - logits[step.next[static_cast<size_t>(t)]];
+  }
 }
 
 absl::StatusOr<std::vector<int32_t>> ReadTokens(const Engine& engine, const std::vector<std::string>& files,
@@ -134,7 +145,7 @@ absl::StatusOr<std::vector<int32_t>> ReadTokens(const Engine& engine, const std:
 
 absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span<const int32_t> window) {
   const int64_t vocab = engine.model().config().vocab_size;
-  std::vector<float> reference;
+  Reference reference;
   std::vector<Scored> scored;
   for (Subject& subject : subjects) {
     subject.pages->Truncate(0);
@@ -149,8 +160,16 @@ absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span
           .tokens = chunk, .cached = static_cast<int64_t>(begin), .pages = subjects[s].pages.get(), .all_logits = true};
       auto logits = subjects[s].runner->Step({&input, 1});
       if (!logits.ok()) return logits.status();
-      if (s == 0) reference.assign(logits->begin(), logits->end());
-      ScoreRows(engine.pool(), reference.data(), logits->data(), vocab, next, scored);
+      scored.resize(next.size());
+      Step step{.vocab = vocab, .next = next, .logits = logits->data(), .reference = &reference, .out = &scored};
+      const int64_t rows = static_cast<int64_t>(next.size());
+      if (s == 0) {
+        reference.logits.assign(logits->begin(), logits->end());
+        reference.probability.resize(logits->size());
+        reference.rows.resize(next.size());
+        engine.pool().ParallelFor(rows, ReadReference, &step);
+      }
+      engine.pool().ParallelFor(rows, ScoreRows, &step);
       for (const Scored& row : scored) {
         if (!std::isfinite(row.kl) || !std::isfinite(row.nll)) {
           return absl::DataLossError(absl::StrCat("the logits of the ", subjects[s].name, " cache are not numbers"));

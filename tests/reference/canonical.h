@@ -1,5 +1,5 @@
-// Canonical pages: the one byte order in which pages travel between backends. Per (page, KV head) one contiguous piece of
-// runs, each at a multiple of 128 bytes: K codes, V codes, K scales, K zeros, V scales, V zeros, then the same of
+// Canonical pages: the one byte order in which pages travel between backends. Per (page, KV head) one contiguous piece
+// of runs, each at a multiple of 128 bytes: K codes, V codes, K scales, K zeros, V scales, V zeros, then the same of
 // K-extra; within a run rows by token, groups contiguous. Runs that a layout does not have take no bytes. Reference:
 // docs/numerics.md.
 #ifndef OCTET_TESTS_REFERENCE_CANONICAL_H_
