@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "core/model/weight_rules.h"
@@ -98,13 +97,7 @@ absl::Status Model::PrepareGlobals(const ModelTensors& tensors) {
                                                    file_->path(), " holds a factor that is not positive"));
   }
   for (const RopeConfig::Base& base : config_.rope.bases) {
-    std::vector<double> frequency(static_cast<size_t>(config_.rope.rotary_dims / 2));
-    for (size_t p = 0; p < frequency.size(); ++p) {
-      frequency[p] = std::pow(base.theta, -2.0 * static_cast<double>(p) / config_.rope.rotary_dims);
-      if (base.scaling.kind == RopeScalingKind::kLinear) frequency[p] /= base.scaling.factor;
-      if (!factors->empty()) frequency[p] /= (*factors)[p];
-    }
-    frequencies_.push_back(std::move(frequency));
+    rope_angles_.push_back(MakeRopeAngles(base, config_.rope.rotary_dims, *factors));
   }
   return absl::OkStatus();
 }
@@ -257,15 +250,12 @@ KOffsetTables Model::MakeKOffsetTables(int64_t max_len) const {
   KOffsetTables tables(layers_.size());
   const int64_t blocks = (max_len + kOffsetBlock - 1) / kOffsetBlock;
   for (int32_t layer : k_offset_layers()) {
+    const RopeAngles& angles = rope_angles_[static_cast<size_t>(config_.layers[static_cast<size_t>(layer)].rope)];
     tables[static_cast<size_t>(layer)] =
-        MakeKOffsets(k_bias_[static_cast<size_t>(layer)], rope_frequency(layer), static_cast<int32_t>(config_.kv_heads),
-                     rope_pairs(), kOffsetBlock, blocks);
+        MakeKOffsets(k_bias_[static_cast<size_t>(layer)], angles.frequency, angles.magnitude,
+                     static_cast<int32_t>(config_.kv_heads), rope_pairs(), kOffsetBlock, blocks);
   }
   return tables;
-}
-
-const std::vector<double>& Model::rope_frequency(int32_t layer) const {
-  return frequencies_[static_cast<size_t>(config_.layers[static_cast<size_t>(layer)].rope)];
 }
 
 RopePairs Model::rope_pairs() const {

@@ -16,6 +16,7 @@
 #include "core/loader/device.h"
 #include "core/model/config.h"
 #include "core/model/model_tensors.h"
+#include "core/model/rope.h"
 
 namespace octet {
 
@@ -60,9 +61,8 @@ class Model {
   const std::vector<int32_t>& balanced_layers() const { return balanced_layers_; }
   // One table per layer for positions below max_len, empty where none is needed.
   KOffsetTables MakeKOffsetTables(int64_t max_len) const;
-  // RoPE's radians per position and pair, for the layer's base or for base number `base` of the config.
-  const std::vector<double>& rope_frequencies(size_t base) const { return frequencies_[base]; }
-  const std::vector<double>& rope_frequency(int32_t layer) const;
+  // Of base number `base` of the config.
+  const RopeAngles& rope_angles(size_t base) const { return rope_angles_[base]; }
   RopePairs rope_pairs() const;
 
   // Valid after Upload.
@@ -113,7 +113,7 @@ class Model {
   std::vector<std::vector<float>> k_bias_;  // per layer, as the cache sees it; empty without bias
   std::vector<bool> needs_k_offsets_;       // per layer
   std::vector<int32_t> balanced_layers_;
-  std::vector<std::vector<double>> frequencies_;  // per RoPE base
+  std::vector<RopeAngles> rope_angles_;  // per RoPE base
 };
 
 }  // namespace octet
