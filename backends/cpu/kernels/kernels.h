@@ -28,10 +28,11 @@ struct Side {
   Element element;
   Scales scales;
   bool asymmetric, scale_bf16, zero_bf16;
-  int32_t head_dim, group, rotation;  // group: channels per dynamic scale, head_dim for the whole row
+  int32_t head_dim, group, rotation;  // group: channels per dynamic scale, head_dim for the whole row; head_dim 0: no
+                                      // such side
 };
 
-// f32 [blocks][kv_heads][head_dim]; data null: none.
+// f32 [blocks][kv_heads][row of K]; data null: none.
 struct OffsetTable {
   const float* data;
   int64_t block_stride, head_stride;
@@ -39,8 +40,8 @@ struct OffsetTable {
 };
 
 struct RowsParams {
-  Side k, v;
-  float *k_rows, *v_rows;  // [tokens][kv_heads][head_dim]; null: not touched. Append only reads
+  Side k, v, k_extra;
+  float *k_rows, *v_rows;  // [tokens][kv_heads][row]; null: not touched. Append only reads. A row of K is k and k_extra
   int64_t k_token_stride, k_head_stride, v_token_stride, v_head_stride;
   const int64_t* slots;      // [tokens]; -1 skips
   const int32_t* positions;  // [tokens]; null without an offset table
@@ -70,9 +71,9 @@ struct AttentionItem {
 };
 
 struct AttentionParams {
-  Side k, v;
+  Side k, v, k_extra;  // v may be k: an MLA latent
   OffsetTable offset;
-  const void* q;  // [tokens][q_heads][k head_dim]
+  const void* q;  // [tokens][q_heads][k head_dim + k_extra head_dim]
   int64_t q_token_stride, q_head_stride;
   void* out;  // [tokens][q_heads][v head_dim]
   int64_t out_token_stride, out_head_stride;
