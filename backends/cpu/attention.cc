@@ -75,10 +75,6 @@ Status CheckDesc(const AttentionDesc& d) {
   return OkStatus();
 }
 
-Element ElementOf(DType type) {
-  return type == DType::kF32 ? Element::kF32 : type == DType::kF16 ? Element::kF16 : Element::kBF16;
-}
-
 // Items of request r. Rows of a request: query * group + head.
 void CutRequest(Plan& plan, int32_t r, int64_t* partials) {
   const AttentionDesc& d = plan.desc;

@@ -97,19 +97,6 @@ Status CheckPages(const char* name, const KvLayout& l, const int32_t* pages, int
   return OkStatus();
 }
 
-Element ElementOf(DType type) {
-  switch (type) {
-    case DType::kF16:
-      return Element::kF16;
-    case DType::kBF16:
-      return Element::kBF16;
-    case DType::kI8:
-      return Element::kI8;
-    default:
-      return Element::kF32;
-  }
-}
-
 Scales ScalesOf(const CacheSide& s) {
   if (!s.quantized()) return Scales::kNone;
   switch (s.axis) {

@@ -122,39 +122,19 @@ struct LinearParams {
 constexpr int kTilesPerItem = 4;
 constexpr int kMaxTokensPerItem = 240;
 
-// ---- Elementwise ----
-
-// Rows of up to four dimensions over one contiguous last dimension.
-struct Rows {
-  int64_t count[4];   // outermost first, 1 where unused
-  int64_t stride[4];  // elements
-};
+// ---- Elementwise, one row of f32 at a time ----
 
 struct NormParams {
   bool layer;  // subtract the mean, add the bias
-  const float* x;
-  float* y;
-  Rows x_rows, y_rows;  // equal counts
   int64_t n;
   const float *gain, *bias;
   float eps;
 };
 
 struct RopeParams {
-  float* x;
-  int64_t token_stride, head_stride, heads, pairs;
-  const int32_t* positions;   // [tokens], each inside the table
-  const float* cos_sin;       // [positions][pairs][2]
-  int64_t cos_sin_stride[2];  // per position, per pair
+  int64_t pairs;
+  int64_t pair_stride;  // of the row of the table that a call gets
   bool interleaved;
-};
-
-struct ActivationParams {
-  int32_t kind;  // OCTET_ACT_*
-  const float* x;
-  float* y;
-  Rows x_rows, y_rows;
-  int64_t n;  // of y
 };
 
 // One instruction set. Item ranges are [begin, end).
@@ -172,10 +152,12 @@ struct KernelTable {
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
   // Row `row` of tiles as f32 [columns] times scale.
   void (*embed)(const Tile*, int64_t row, int64_t columns, float scale, float* y);
-  void (*norm)(const NormParams&, int64_t begin, int64_t end);              // items: rows
-  void (*rope)(const RopeParams&, int64_t begin, int64_t end);              // items: token * heads + head
-  void (*activation)(const ActivationParams&, int64_t begin, int64_t end);  // items: rows
-  void (*add)(const float* x, const Rows& x_rows, float* y, const Rows& y_rows, int64_t n, int64_t begin, int64_t end);
+  void (*norm)(const NormParams&, const float* x, float* y);              // y may be x
+  void (*rope)(const RopeParams&, const float* cos_sin, float* x);        // cos_sin [pairs][2]
+  void (*activation)(int32_t kind, int64_t n, const float* x, float* y);  // OCTET_ACT_*, n of y
+  void (*add)(int64_t n, const float* x, float* y);                       // y += x
+  void (*load_row)(Element, const void* row, int64_t n, float* x);        // to f32
+  void (*store_row)(Element, const float* x, int64_t n, void* row);       // f32 to nearest even
 };
 
 }  // namespace octet_cpu
