@@ -420,8 +420,10 @@ TEST(CpuDenseTest, WeightsThatCannotBeAreRefusedWithAReason) {
   EXPECT_THAT(support.reason, ::testing::HasSubstr("500 columns"));
   d.columns = 512;
   d.x_type = OCTET_BF16;
+  EXPECT_EQ(level(), 1);
+  d.x_type = OCTET_I8;
   EXPECT_EQ(level(), 0);
-  EXPECT_THAT(support.reason, ::testing::HasSubstr("bf16"));
+  EXPECT_THAT(support.reason, ::testing::HasSubstr("int8"));
   d.x_type = OCTET_F32;
   part.dtype = 99;
   EXPECT_EQ(level(), 0);
