@@ -11,8 +11,6 @@ namespace octet_cpu {
 octet::Status CheckPlacedLayout(const octet::KvLayout& layout);
 
 // K or V of a layer as the kernels see it. Expects CheckHostLayer to have passed.
-Side SideOf(const octet::KvLayout& layout, const octet::KvLayer& layer, const octet::CacheSide& side,
-            const octet::Tensor* scale, const octet::Tensor* zero);
 Side KSide(const octet::KvLayout& layout, const octet::KvLayer& layer);
 Side VSide(const octet::KvLayout& layout, const octet::KvLayer& layer);
 OffsetTable OffsetsOf(const octet::KvLayout& layout, const octet::KvLayer& layer);
