@@ -112,7 +112,12 @@ inline Status CheckLayout(const KvLayout& l) {
   if (l.offset_block < 0) return InvalidArgument("KV layout: offset_block is negative");
   OCTET_RETURN_IF_ERROR(CheckSide("K cache", l.k));
   if (!l.v_is_k) OCTET_RETURN_IF_ERROR(CheckSide("V cache", l.v));
-  if (l.has_k_extra) OCTET_RETURN_IF_ERROR(CheckSide("extra K cache", l.k_extra));
+  if (l.has_k_extra) {
+    OCTET_RETURN_IF_ERROR(CheckSide("extra K cache", l.k_extra));
+    if (l.k_extra.quantized() && !l.k_extra.dynamic()) {
+      return Unimplemented("extra K cache: static scales have no place in a layer; scales per token (axis 3) do");
+    }
+  }
   return OkStatus();
 }
 
@@ -287,9 +292,8 @@ inline Status CheckBatch(const KvLayout& l, const AttentionLimits& limits, int32
     const int64_t queries = int64_t{b.q_start[r + 1]} - b.q_start[r];
     const int64_t pages = int64_t{b.page_start[r + 1]} - b.page_start[r];
     const int64_t begin = b.kv_begin != nullptr ? b.kv_begin[r] : 0;
-    const std::string request = queries < 0 || pages < 0 ? "batch: request " + text(r) : std::string();
-    if (queries < 0) return InvalidArgument(request + " has a q_start that falls");
-    if (pages < 0) return InvalidArgument(request + " has a page_start that falls");
+    if (queries < 0) return InvalidArgument("batch: request " + text(r) + " has a q_start that falls");
+    if (pages < 0) return InvalidArgument("batch: request " + text(r) + " has a page_start that falls");
     if (b.kv_len[r] < queries) {
       return InvalidArgument("batch: request " + text(r) + " has " + text(queries) + " query tokens but kv_len " +
                              text(b.kv_len[r]) + ", which counts them too");

@@ -348,7 +348,9 @@ class HostDenseOps final : public DenseOps {
   }
 
   static Status CheckWeight(const WeightDesc& desc) {
-    if (desc.columns < 1) return InvalidArgument("a weight needs 1 or more columns");
+    if (desc.columns < 1 || desc.columns > (int64_t{1} << 31)) {
+      return InvalidArgument("a weight has " + std::to_string(desc.columns) + " columns; 1 to 2^31 are possible");
+    }
     if (desc.max_tokens < 0) return InvalidArgument("a weight's max_tokens is negative");
     if (desc.parts.empty()) return InvalidArgument("a weight needs 1 or more parts");
     if (!desc.linear && !desc.embed) return InvalidArgument("a weight needs a use: linear, embed or both");
