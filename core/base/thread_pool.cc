@@ -36,10 +36,17 @@ thread_local uint32_t current_worker = 0;
 ThreadPool::ThreadPool(int threads) {
   if (threads <= 0) threads = AvailableCpus();
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(static_cast<uint32_t>(i)); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(static_cast<uint32_t>(i)); });
+  } catch (...) {
+    Stop();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { Stop(); }
+
+void ThreadPool::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_.store(true, std::memory_order_relaxed);
