@@ -92,6 +92,11 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Prepare(const Model& model, cons
   return runner;
 }
 
+Runner::~Runner() {
+  // A step that failed may have left work on the stream; its error was told then.
+  if (stream_) device_.Sync(stream_.get()).IgnoreError();
+}
+
 void Runner::LayOut() {
   const ModelConfig& c = model_.config();
   const uint64_t tokens = static_cast<uint64_t>(model_.options().max_step_tokens);

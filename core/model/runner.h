@@ -43,6 +43,7 @@ class Runner {
  public:
   // InvalidArgument when the options do not fit the model, Unimplemented with the device's reason.
   static absl::StatusOr<std::unique_ptr<Runner>> Prepare(const Model& model, const RunnerOptions& options);
+  ~Runner();
 
   const MemoryPlan& plan() const { return plan_; }
   const RunnerOptions& options() const { return options_; }
@@ -97,16 +98,17 @@ class Runner {
   KOffsetTables offset_tables_;
   MemoryPlan plan_;
   Offsets at_{};
-  std::vector<Attention> attention_;        // one per distinct window
   std::vector<size_t> attention_of_layer_;  // into attention_
   std::string attention_kernel_;
   int32_t support_level_ = 2;
   uint64_t linear_workspace_offset_ = 0;
 
+  // In this order, so that plans end before their workspace, and buffers before the stream that used them.
   OwnedStream stream_;
   OwnedBuffer activations_, workspace_;
   std::unique_ptr<PagedCache> cache_;
-  std::vector<Tensor> cos_sin_;  // per RoPE base
+  std::vector<Attention> attention_;  // one per distinct window
+  std::vector<Tensor> cos_sin_;       // per RoPE base
 
   // The step in progress, in host memory; reserved for the largest batch.
   int32_t tokens_ = 0;
