@@ -403,8 +403,7 @@ typedef struct octet_stream_ops {
 typedef struct octet_quant_ops {
   uint32_t struct_size, reserved;
   /* In: page_tokens, kv_heads, num_pages, offset_block and each side's types, scheme, axis, group, head_dim, rotation.
-   * Out: order, bases, strides, layer_bytes. k_extra may be NULL; v may be k. The layout's own pointers are not read.
-   */
+   * Out: order, bases, strides, layer_bytes. k_extra may be NULL; v may be k. The layout's pointers are not read. */
   octet_code (*choose_layout)(octet_device*, octet_kv_layout* inout, octet_cache_side* k, octet_cache_side* v,
                               octet_cache_side* k_extra, octet_error*);
   octet_code (*supports)(octet_device*, const octet_kv_layout*, octet_dtype input, octet_support*, octet_error*);
@@ -444,8 +443,7 @@ typedef struct octet_dense_ops {
   octet_code (*prepare_weight)(octet_stream*, const octet_weight_desc*, octet_weight** out, octet_error*);
   void (*release_weight)(octet_weight*);
   octet_code (*linear)(octet_stream*, const octet_linear_args*, octet_error*);
-  /* y[t] = W[ids[t]] * scale; ids i32 [tokens], y y_type [tokens][columns]. An id outside the table gives a row of NaN.
-   */
+  /* y[t] = W[ids[t]] * scale; ids i32 [tokens], y y_type [tokens][columns]. An unknown id gives a row of NaN. */
   octet_code (*embed)(octet_stream*, const octet_weight*, const octet_tensor* ids, float scale, const octet_tensor* y,
                       octet_error*);
   /* Over the last dimension of x [..][n]; gain and bias f32 [n], bias NULL for RMS; y may be x. */
