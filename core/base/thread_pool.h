@@ -16,6 +16,7 @@ namespace octet {
 class ThreadPool {
  public:
   // `threads` counts the calling thread, so `threads - 1` workers are started; 0 means one per available CPU.
+  // Throws std::system_error when the system starts no more threads.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -30,6 +31,7 @@ class ThreadPool {
   void ParallelFor(int64_t n, Body body, void* arg);
 
  private:
+  void Join();
   void WorkerLoop(uint32_t worker);
   void RunPieces(uint32_t worker);
   bool Enter();
