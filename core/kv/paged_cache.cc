@@ -75,6 +75,7 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Create(Device& device, o
       layer.k_offset = &cache->offset_tensors_[index];
       if (auto status = device.Write(stream, cache->offsets_.get(), offset, table.data(), TableBytes(table));
           !status.ok()) {
+        device.Sync(stream).IgnoreError();  // earlier tables, which the caller may free now, may be on their way
         return status;
       }
       offset += TableBytes(table);
