@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <string>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -38,15 +40,15 @@ ThreadPool::ThreadPool(int threads) {
   workers_.reserve(static_cast<size_t>(threads - 1));
   try {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(static_cast<uint32_t>(i)); });
-  } catch (...) {
-    Stop();
-    throw;
+  } catch (const std::system_error& error) {
+    Join();  // the destructor does not run
+    throw std::system_error(error.code(), "cannot start " + std::to_string(threads) + " threads");
   }
 }
 
-ThreadPool::~ThreadPool() { Stop(); }
+ThreadPool::~ThreadPool() { Join(); }
 
-void ThreadPool::Stop() {
+void ThreadPool::Join() {
   {
     const std::lock_guard lock(mutex_);
     stop_.store(true, std::memory_order_relaxed);

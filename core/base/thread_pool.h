@@ -15,8 +15,8 @@ namespace octet {
 // Thread-safe: concurrent ParallelFor calls run one after the other. A ParallelFor from inside a body runs inline.
 class ThreadPool {
  public:
-  // `threads` counts the calling thread, so `threads - 1` workers are started; 0 means one per available CPU. Throws
-  // std::system_error, with nothing left running, where the system starts no more threads.
+  // `threads` counts the calling thread, so `threads - 1` workers are started; 0 means one per available CPU.
+  // Throws std::system_error when the system starts no more threads.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -31,7 +31,7 @@ class ThreadPool {
   void ParallelFor(int64_t n, Body body, void* arg);
 
  private:
-  void Stop();
+  void Join();
   void WorkerLoop(uint32_t worker);
   void RunPieces(uint32_t worker);
   bool Enter();

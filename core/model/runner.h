@@ -54,9 +54,11 @@ class Runner {
   // The lowest support level of the device's operations here: 1 correct but slow, 2 native.
   int32_t support_level() const { return support_level_; }
 
-  // Takes the planned memory. ResourceExhausted, with nothing kept, when the device has too little.
+  // Takes the planned memory; once. ResourceExhausted when the device has too little: such a runner cannot be used, and
+  // gives back what it has when it is destroyed.
   absl::Status Allocate();
 
+  // Valid after Allocate, as is Step.
   PagedCache& cache() { return *cache_; }
 
   // Appends the batch to the cache, and returns logits [rows][vocab_size] in host memory, valid until the next step:
@@ -95,7 +97,6 @@ class Runner {
   const Model& model_;
   Device& device_;
   RunnerOptions options_;
-  KOffsetTables offset_tables_;
   MemoryPlan plan_;
   Offsets at_{};
   std::vector<size_t> attention_of_layer_;  // into attention_
