@@ -71,6 +71,9 @@ Status CheckDesc(const AttentionDesc& d) {
   if (d.limits.kv_len > std::numeric_limits<int32_t>::max() - kChunkTokens) {
     return Unimplemented("cpu: sequences of more than 2^31 - 257 tokens are not supported");
   }
+  if (int64_t{d.limits.query_tokens} * (d.q_heads / d.kv->kv_heads) > std::numeric_limits<int32_t>::max()) {
+    return Unimplemented("cpu: steps of more than 2^31 - 1 query rows per KV head are not supported");
+  }
   if (d.alibi_slopes != nullptr) return octet::CheckHostBounds("alibi_slopes", *d.alibi_slopes);
   return OkStatus();
 }
@@ -214,10 +217,11 @@ Status Attention::Run(octet::Stream&, const octet::AttentionPlan& base, const Kv
     return InvalidArgument("attention: the mask has " + std::to_string(a.mask->shape[1]) + " columns, a request has " +
                            std::to_string(plan.most_queries) + " query tokens");
   }
-  if (layer.k_offset != nullptr && layer.k_offset->shape[0] * plan.layout.offset_block < plan.most_kv_len) {
-    return InvalidArgument("attention: the K offset table ends at position " +
-                           std::to_string(layer.k_offset->shape[0] * plan.layout.offset_block) +
-                           ", a request has kv_len " + std::to_string(plan.most_kv_len));
+  if (layer.k_offset != nullptr && plan.most_kv_len > 0 &&
+      (plan.most_kv_len - 1) / plan.layout.offset_block >= layer.k_offset->shape[0]) {
+    return InvalidArgument("attention: the K offset table has " + std::to_string(layer.k_offset->shape[0]) +
+                           " blocks of " + std::to_string(plan.layout.offset_block) +
+                           " positions, a request has kv_len " + std::to_string(plan.most_kv_len));
   }
   if (plan.items.empty()) return OkStatus();
 

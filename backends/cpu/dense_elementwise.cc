@@ -15,29 +15,15 @@ using octet::Status;
 using octet::Tensor;
 using octet::Unimplemented;
 
-// f32, f16 or bf16 of any rank from 1 to 5, rows contiguous.
+// f32, f16 or bf16 of any rank, rows contiguous, all of it inside its buffer.
 Status CheckRows(const char* name, const Tensor& t) {
-  if (t.rank < 1 || t.rank > 5) return InvalidArgument(std::string(name) + " has rank " + std::to_string(t.rank));
   const DType type = octet::TypeOf(t);
   if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16) {
     return Unimplemented(std::string("cpu: ") + name + " of type " + octet::DTypeName(type) +
                          " is not supported here; f32, f16 and bf16 are");
   }
-  Tensor flat = t;  // the checks of CheckTensor, whatever the rank
-  for (int i = t.rank; i < 5; ++i) {
-    flat.shape[i] = 1;
-    flat.stride[i] = 1;
-  }
-  for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] < 0) return InvalidArgument(std::string(name) + " has a negative dimension");
-    if (t.stride[i] < 0) return InvalidArgument(std::string(name) + " has a negative stride");
-  }
-  if (octet::NumElements(t) == 0) return OkStatus();
-  if (t.buffer == nullptr) return InvalidArgument(std::string(name) + " has no buffer");
-  if (t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
-    return InvalidArgument(std::string(name) + " is not contiguous along its last dimension");
-  }
-  return octet::CheckHostBounds(name, flat);
+  OCTET_RETURN_IF_ERROR(octet::CheckStrides(name, t));
+  return octet::CheckHostBounds(name, t);
 }
 
 Status CheckSameShape(const char* names, const Tensor& x, const Tensor& y, int64_t x_last) {

@@ -52,6 +52,7 @@ int64_t TilesOf(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 int64_t PackedStride(int64_t columns) { return (columns + 15) / 16 * 16 + 16; }
 
 constexpr uint64_t kAlign = 64;
+constexpr int64_t kMostBytes = int64_t{1} << 48;  // no machine holds more, and no size below overflows
 
 Status CheckDesc(const WeightDesc& d) {
   if (d.columns < 1 || d.columns > (int64_t{1} << 31)) {
@@ -87,9 +88,21 @@ Status CheckDesc(const WeightDesc& d) {
       return InvalidArgument("weight: rows of " + std::to_string(octet::GgufRowBytes(part.dtype, d.columns)) +
                              " bytes are only " + std::to_string(part.row_stride_bytes) + " bytes apart");
     }
+    if (part.rows > kMostBytes / octet::GgufRowBytes(part.dtype, d.columns)) {
+      return InvalidArgument("weight: a part of " + std::to_string(part.rows) + " rows and " +
+                             std::to_string(d.columns) + " columns has more than 2^48 bytes");
+    }
     rows += part.rows;
   }
+  if (d.linear && d.columns > kMostBytes / d.max_tokens) {
+    return InvalidArgument("weight: x of " + std::to_string(d.max_tokens) + " rows and " + std::to_string(d.columns) +
+                           " columns has more than 2^48 elements");
+  }
   if (rows > (int64_t{1} << 31)) return InvalidArgument("weight: more than 2^31 rows");
+  if (d.linear && rows > kMostBytes / d.max_tokens) {
+    return InvalidArgument("weight: y of " + std::to_string(d.max_tokens) + " rows and " + std::to_string(rows) +
+                           " columns has more than 2^48 elements");
+  }
   return OkStatus();
 }
 

@@ -58,10 +58,6 @@ Status CheckKnown(const KvLayout& l) {
         "cpu: a K offset table is not supported where V is K's row (MLA), as V would lack the offsets; use "
         "offset_block 0");
   }
-  if (l.has_k_extra && l.k_extra.quantized() && !l.k_extra.dynamic()) {
-    return Unimplemented(
-        "cpu: static scales of extra K dimensions have no place in a layer; use scales per token, or a float type");
-  }
   for (const auto& [name, s] : StoredSides(l)) {
     if (s->order != 0) {
       return Unimplemented(std::string("cpu: tile order ") + std::to_string(s->order) + " of " + name +
@@ -116,6 +112,32 @@ int64_t RowChannels(const KvLayout& l) { return octet::KRowDim(l) + (l.v_is_k ? 
 
 uint8_t* CacheOf(const KvLayer& layer) { return octet::HostBufferOf(*layer.cache).data() + layer.cache_offset; }
 
+Side SideOf(const KvLayer& layer, const CacheSide& s, const Tensor* scale, const Tensor* zero) {
+  Side side{};
+  uint8_t* cache = CacheOf(layer);
+  side.data = cache + s.data_base;
+  side.scale = cache + s.scale_base;
+  side.zero = cache + s.zero_base;
+  for (size_t i = 0; i < 3; ++i) {
+    side.data_stride[i] = s.data_stride[i];
+    side.scale_stride[i] = s.scale_stride[i];
+    side.zero_stride[i] = s.zero_stride[i];
+  }
+  side.static_scale = scale != nullptr ? octet::HostData<const float>(*scale) : nullptr;
+  side.static_zero = zero != nullptr ? octet::HostData<const float>(*zero) : nullptr;
+  if (scale != nullptr) side.static_scale_stride = scale->stride[0];
+  if (zero != nullptr) side.static_zero_stride = zero->stride[0];
+  side.element = ElementOf(s.data_type);
+  side.scales = ScalesOf(s);
+  side.asymmetric = s.scheme == octet::Scheme::kAsymmetric;
+  side.scale_bf16 = s.scale_type == DType::kBF16;
+  side.zero_bf16 = s.zero_type == DType::kBF16;
+  side.head_dim = s.head_dim;
+  side.group = s.group > 0 ? s.group : s.head_dim;
+  side.rotation = s.rotation;
+  return side;
+}
+
 // Copies every row of one page between two placements of the same descriptor.
 void CopyPage(const KvLayout& from, const uint8_t* source, int64_t source_page, const KvLayout& to, uint8_t* target,
               int64_t target_page) {
@@ -145,36 +167,6 @@ Status CheckPlacedLayout(const KvLayout& l) {
   }
   return OkStatus();
 }
-
-namespace {
-
-Side SideOf(const KvLayer& layer, const CacheSide& s, const Tensor* scale, const Tensor* zero) {
-  Side side{};
-  uint8_t* cache = CacheOf(layer);
-  side.data = cache + s.data_base;
-  side.scale = cache + s.scale_base;
-  side.zero = cache + s.zero_base;
-  for (size_t i = 0; i < 3; ++i) {
-    side.data_stride[i] = s.data_stride[i];
-    side.scale_stride[i] = s.scale_stride[i];
-    side.zero_stride[i] = s.zero_stride[i];
-  }
-  side.static_scale = scale != nullptr ? octet::HostData<const float>(*scale) : nullptr;
-  side.static_zero = zero != nullptr ? octet::HostData<const float>(*zero) : nullptr;
-  if (scale != nullptr) side.static_scale_stride = scale->stride[0];
-  if (zero != nullptr) side.static_zero_stride = zero->stride[0];
-  side.element = ElementOf(s.data_type);
-  side.scales = ScalesOf(s);
-  side.asymmetric = s.scheme == octet::Scheme::kAsymmetric;
-  side.scale_bf16 = s.scale_type == DType::kBF16;
-  side.zero_bf16 = s.zero_type == DType::kBF16;
-  side.head_dim = s.head_dim;
-  side.group = s.group > 0 ? s.group : s.head_dim;
-  side.rotation = s.rotation;
-  return side;
-}
-
-}  // namespace
 
 Side KSide(const KvLayout& l, const KvLayer& layer) { return SideOf(layer, l.k, layer.k_scale, layer.k_zero); }
 Side VSide(const KvLayout& l, const KvLayer& layer) {

@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Prepare(Device& device, const Gguf
                                                       const ModelOptions& options) {
   if (device.dense() == nullptr) {
     return absl::UnimplementedError(
-        absl::StrCat(device.id(), " computes attention only and cannot run a model; use ", "another device"));
+        absl::StrCat(device.id(), " computes attention only and cannot run a model; use another device"));
   }
   auto config = ReadModelConfig(file);
   if (!config.ok()) return config.status();

@@ -154,6 +154,19 @@ void AddOptions() {
     add([](AttentionCase& c) { c.softcap = 5.0f, c.window = 24; });
     add([](AttentionCase& c) { c.draft_tree = true, c.sequences = {{8, 40, 0, 0}, {1, 9, 0, 1}, {5, 5, 0, 2}}; });
     add([](AttentionCase& c) { c.draft_tree = true, c.window = 16, c.sequences = {{8, 40, 0, 0}, {6, 70, 0, 1}}; });
+    // ALiBi is added to the capped score: capped afterwards, far keys would count alike.
+    add([](AttentionCase& c) { c.softcap = 0.5f, c.alibi = true; });
+    // Rows that see no key: zeros, and an lse of the sink alone or of nothing. With the window also where keys are
+    // cached, in a request short enough to be split.
+    for (bool sinks : {false, true}) {
+      add([&](AttentionCase& c) {
+        c.sinks = sinks, c.draft_tree = c.blind_rows = true, c.sequences = {{5, 5, 0, 0}, {4, 30, 0, 1}, {1, 1, 0, 2}};
+      });
+      add([&](AttentionCase& c) {
+        c.sinks = sinks, c.draft_tree = c.blind_rows = true, c.window = 1,
+        c.sequences = {{4, 600, 0, 0}, {7, 70, 0, 1}};
+      });
+    }
     // The first pages are gone: the window does not reach them.
     add([](AttentionCase& c) {
       c.name = "pages_dropped";

@@ -4,10 +4,9 @@
 // apart, Walsh-Hadamard rotation and
 //   dynamic  a = max|x| per group; any x not finite: scale NaN, codes 0; a < 1e-30: scale 0, codes 0; else
 //            scale = a / 127, code = clamp(round_half_even(x * (127 / a)), -127, 127). bf16 scales: s = bf16(a / 127),
-//            code from x * (1 / s). Asymmetric: zero = (min + max) * 0.5 rounded to its type, then the same of x -
-//            zero.
-//   static   code = clamp(round_half_even((x - zero) * (1 / scale)), -127, 127). There is no scale of the row that
-//   could
+//            code from x * (1 / s). Asymmetric: zero = (min + max) * 0.5 rounded to its type, then the same
+//            of x - zero.
+//   static   code = clamp(round_half_even((x - zero) * (1 / scale)), -127, 127). No scale of the row could
 //            carry a NaN, so +inf saturates to 127, -inf to -127, and NaN becomes 0.
 //   float    f32 as it is, f16 and bf16 to nearest even.
 // Compiled with -ffp-contract=off: a fused multiply-add would change codes. Memory: 4 bytes a channel in, 1 out.
