@@ -56,8 +56,7 @@ struct ModelConfig {
   int64_t context_length = 0;  // tokens it was trained for
   std::vector<LayerConfig> layers;
 
-  NormKind norm = NormKind::kRms;
-  float norm_eps = 0;
+  float norm_eps = 0;  // of the RMS norms
   RopeConfig rope;
   Activation activation = Activation::kSiluGated;
   float attention_scale = 0;    // factor of q·k

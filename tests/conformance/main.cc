@@ -64,6 +64,7 @@ class Report : public testing::EmptyTestEventListener {
   }
 
   int failed() const { return failed_; }
+  int unsupported() const { return unsupported_; }
   int ran() const { return passed_ + failed_ + unsupported_; }
 
  private:
@@ -127,7 +128,7 @@ int Main(int argc, char** argv) {
   std::string backend, options, filter = "*";
   uint32_t device = 0;
   int threads = 0;
-  bool list = false, verbose = false;
+  bool list = false, verbose = false, no_unsupported = false;
   app.add_option("--backend", backend, "The library: liboctet_backend_<name>.so");
   app.add_option("--device", device, "Index of the device")->capture_default_str();
   app.add_option("--options", options, "Handed to the backend's open: key=value,key=value");
@@ -139,6 +140,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--list", list, "Print the names of the cases and stop");
   app.add_flag("--verbose", verbose, "Also print each case that passes or is unsupported");
+  app.add_flag("--no-unsupported", no_unsupported, "Exit with 1 where a case is unsupported, too");
   CLI11_PARSE(app, argc, argv);
 
   int gtest_argc = 1;
@@ -177,7 +179,9 @@ int Main(int argc, char** argv) {
     std::fprintf(stderr, "octet-conformance: no case matches '%s'; --list shows them\n", filter.c_str());
     return 2;
   }
-  const int code = result != 0 || report->failed() > 0 ? 1 : 0;
+  const bool refused = no_unsupported && report->unsupported() > 0;
+  if (refused) std::fprintf(stderr, "octet-conformance: %d cases are unsupported\n", report->unsupported());
+  const int code = result != 0 || report->failed() > 0 || refused ? 1 : 0;
   TheSubject().stream = {};
   TheSubject().device.reset();
   return code;

@@ -38,6 +38,8 @@ std::vector<CacheSpec> Specs() {
   mixed.v = Float(DType::kBF16);
   mixed.v_dim = 128;
   specs.push_back(mixed);
+  specs.push_back(Latent(Int8(64)));
+  specs.push_back(Latent(Int8(), 64, 16, Int8(16)));
   return specs;
 }
 
@@ -160,10 +162,14 @@ Status KeepsToPaddedStrides(const CacheSpec& spec) {
     end += static_cast<uint64_t>(stride[0]) * static_cast<uint64_t>(layout.num_pages) + 128;
     end = (end + 127) / 128 * 128;
   };
-  for (CacheSide* side : {&layout.k, &layout.v}) {
+  std::vector<CacheSide*> sides = {&layout.k};
+  if (!layout.v_is_k) sides.push_back(&layout.v);
+  if (layout.has_k_extra) sides.push_back(&layout.k_extra);
+  for (CacheSide* side : sides) {
     place(side->data_base, side->data_stride, side->head_dim * ElementBytes(side->data_type));
     if (side->dynamic()) place(side->scale_base, side->scale_stride, side->groups() * ElementBytes(side->scale_type));
   }
+  if (layout.v_is_k) layout.v = layout.k;
   layout.layer_bytes = end;
   TestCache cache;
   OCTET_RETURN_IF_ERROR(cache.InitWithLayout(spec, layout));
@@ -185,7 +191,7 @@ Status KeepsToPaddedStrides(const CacheSpec& spec) {
       }
     }
   };
-  for (const CacheSide* side : {&layout.k, &layout.v}) {
+  for (const CacheSide* side : sides) {
     erase(side->data_base, side->data_stride, side->head_dim * ElementBytes(side->data_type));
     if (side->dynamic()) erase(side->scale_base, side->scale_stride, side->groups() * ElementBytes(side->scale_type));
   }
@@ -243,7 +249,8 @@ void AddPageCases() {
   }
   AddCase("Pages.ImportsPagesMadeElsewhere/i8_token_rot64", ImportsPagesMadeElsewhere);
   AddCase("Metamorphic.SameAttentionAfterARoundTrip/i8_token_rot64", AttendsTheSameAfterARoundTrip);
-  for (const CacheSpec& spec : {Both(Int8(64)), Both(Float(DType::kF32)), Both(Float(DType::kBF16), 128, 1, 32)}) {
+  for (const CacheSpec& spec :
+       {Both(Int8(64)), Both(Float(DType::kF32)), Both(Float(DType::kBF16), 128, 1, 32), Latent(Int8(64))}) {
     AddCase("Memory.KeepsToPaddedStrides/" + NameOf(spec), [spec] { return KeepsToPaddedStrides(spec); });
   }
   for (const SideSpec& side : {Int8(64), Float(DType::kF32)}) {
