@@ -21,7 +21,8 @@
 namespace octet {
 namespace {
 
-constexpr int32_t kChunk = 128;  // tokens of one step, each with its row of logits
+constexpr int32_t kChunk = 128;            // most tokens of one step, each with its row of logits
+constexpr int64_t kLogitBytes = 64 << 20;  // of one step and cache: fewer tokens where the vocabulary is large
 
 struct QualityFlags {
   ModelFlags model;
@@ -170,8 +171,8 @@ absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span
     subject.pages->Truncate(0);
     if (auto status = subject.pages->Reserve(static_cast<int64_t>(window.size())); !status.ok()) return status;
   }
-  for (size_t begin = 0; begin < window.size(); begin += kChunk) {
-    const auto chunk = window.subspan(begin, std::min<size_t>(kChunk, window.size() - begin));
+  for (size_t begin = 0; begin < window.size(); begin += step_tokens) {
+    const auto chunk = window.subspan(begin, std::min(step_tokens, window.size() - begin));
     // The last token of the window predicts what is not in it.
     const auto next = window.subspan(begin + 1, std::min(chunk.size(), window.size() - begin - 1));
     for (size_t s = 0; s < subjects.size(); ++s) {
@@ -230,6 +231,8 @@ absl::Status Quality(const QualityFlags& flags) {
   auto opened = Engine::Open(flags.model, kChunk);
   if (!opened.ok()) return opened.status();
   Engine& engine = **opened;
+  const int64_t row_bytes = engine.model().config().vocab_size * static_cast<int64_t>(sizeof(float));
+  const int32_t step_tokens = static_cast<int32_t>(std::clamp<int64_t>(kLogitBytes / row_bytes, 1, kChunk));
   const int64_t window = std::min({flags.window, flags.tokens, engine.model().config().context_length});
   auto ids = ReadTokens(engine, flags.files, flags.tokens, window);
   if (!ids.ok()) return ids.status();
@@ -241,7 +244,7 @@ absl::Status Quality(const QualityFlags& flags) {
   for (const std::string& name : names) {
     auto kv = ParseCache(name, engine.kv_options());
     if (!kv.ok()) return kv.status();
-    auto runner = engine.PrepareRunner(*kv, window, kChunk);
+    auto runner = engine.PrepareRunner(*kv, window, step_tokens);
     if (!runner.ok()) return runner.status();
     Subject subject;
     subject.name = name;
