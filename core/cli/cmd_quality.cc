@@ -165,6 +165,7 @@ absl::StatusOr<std::vector<int32_t>> ReadTokens(const Engine& engine, const std:
 absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span<const int32_t> window,
                        const std::function<void(size_t)>& on_step) {
   const int64_t vocab = engine.model().config().vocab_size;
+  const auto step_tokens = static_cast<size_t>(subjects[0].runner->options().max_logit_rows);
   Reference reference;
   std::vector<Scored> scored;
   for (Subject& subject : subjects) {
