@@ -121,7 +121,7 @@ absl::Status Model::PrepareLayer(int32_t index, const LayerTensors& tensors) {
   if (!failed.ok()) return failed;
 
   const int32_t kv_heads = static_cast<int32_t>(c.kv_heads);
-  // K offsets where a bias dominates; otherwise outlying pairs are evened out in the weights themselves.
+  // K offsets where a bias dominates; otherwise K's channels are evened out in the weights themselves.
   const float *q_scale = nullptr, *k_scale = nullptr;
   if (!k_bias.empty()) {
     auto norms = RowNorms(*tensors.attn_k, attn_norm);
@@ -130,8 +130,7 @@ absl::Status Model::PrepareLayer(int32_t index, const LayerTensors& tensors) {
         KOffsetNeed(k_bias, *norms, kv_heads, rope_pairs()) > kOffsetNeedThreshold;
     k_bias_[static_cast<size_t>(index)] = k_bias;
   } else if (!k_norm.empty()) {
-    const std::vector<double> size(k_norm.begin(), k_norm.end());
-    const std::vector<float> factors = KPairFactors(size, 1, rope_pairs());
+    const std::vector<float> factors = BalanceGains(k_norm, q_norm, rope_pairs());
     if (!IsIdentity(factors)) {
       balanced_layers_.push_back(index);
       for (size_t i = 0; i < factors.size(); ++i) {

@@ -57,7 +57,7 @@ class Model {
 
   // Layers whose K bias asks for an offset table, ascending.
   std::vector<int32_t> k_offset_layers() const;
-  // Layers with outlying K channels that were evened out, ascending.
+  // Layers whose K channels were evened out, ascending.
   const std::vector<int32_t>& balanced_layers() const { return balanced_layers_; }
   // One table per layer for positions below max_len, empty where none is needed.
   KOffsetTables MakeKOffsetTables(int64_t max_len) const;

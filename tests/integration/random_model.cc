@@ -285,7 +285,30 @@ CacheRounding RandomModel::RoundTo(DType type) const {
   const auto round = [type](int, int, int, std::span<float> row) {
     for (float& x : row) x = reference::RoundTo(type, x);
   };
-  return {round, round};
+  return InBalancedK({round, round});
+}
+
+// Of RoPE pair (i, j) of the channel: the root of K's gain over Q's, relative to the (upper) median channel.
+double RandomModel::KFactor(int layer, int channel) const {
+  if (!spec_.has_qk_norm()) return 1;
+  const Vector &k = Values(Name(layer, "attn_k_norm.weight")), &q = Values(Name(layer, "attn_q_norm.weight"));
+  std::vector<double> all(k.size());
+  for (int p = 0; p < spec_.pairs(); ++p) {
+    const auto i = static_cast<size_t>(spec_.first(p)), j = static_cast<size_t>(spec_.second(p));
+    all[i] = all[j] = std::sqrt(std::hypot(k[i], k[j]) / std::hypot(q[i], q[j]));
+  }
+  std::vector<double> sorted = all;
+  std::sort(sorted.begin(), sorted.end());
+  return std::clamp(all[static_cast<size_t>(channel)] / sorted[sorted.size() / 2], 0.125, 8.0);
+}
+
+CacheRounding RandomModel::InBalancedK(CacheRounding rounding) const {
+  rounding.k = [this, round = rounding.k](int layer, int position, int kv_head, std::span<float> row) {
+    for (size_t c = 0; c < row.size(); ++c) row[c] /= static_cast<float>(KFactor(layer, static_cast<int>(c)));
+    round(layer, position, kv_head, row);
+    for (size_t c = 0; c < row.size(); ++c) row[c] *= static_cast<float>(KFactor(layer, static_cast<int>(c)));
+  };
+  return rounding;
 }
 
 // The K bias turned to the centre of the position's block, for the pairs that turn little inside a block.
@@ -324,7 +347,7 @@ CacheRounding RandomModel::RoundToInt8(const CacheSide& k_side, const CacheSide&
     shift(1);
   };
   rounding.v = [v_side, through](int, int, int kv_head, std::span<float> row) { through(v_side, kv_head, row); };
-  return rounding;
+  return InBalancedK(rounding);
 }
 
 }  // namespace octet

@@ -66,7 +66,8 @@ class RandomModel {
   // Logits [tokens][vocab] of one sequence; no rounding is an exact cache.
   std::vector<double> Forward(std::span<const int32_t> tokens, const CacheRounding& rounding = {}) const;
 
-  // Rounding to a float type, and to INT8 with K offsets on layer 0 where the spec has a large K bias.
+  // Rounding to a float type, and to INT8 with K offsets on layer 0 where the spec has a large K bias. A model with
+  // QK-norm is evened out at load: its cache holds K divided by factors that the norms' gains give.
   CacheRounding RoundTo(DType type) const;
   CacheRounding RoundToInt8(const CacheSide& k, const CacheSide& v) const;
 
@@ -86,6 +87,8 @@ class RandomModel {
   Vector Norm(const Vector& x, const std::string& gain) const;
   Vector Attention(int layer, const Vector& h, const CacheRounding& rounding) const;
   float KOffset(int position, int kv_head, int channel) const;
+  double KFactor(int layer, int channel) const;
+  CacheRounding InBalancedK(CacheRounding rounding) const;
 
   RandomModelSpec spec_;
   std::vector<std::string> order_;
