@@ -16,7 +16,7 @@ CacheSide MakeSide(const KvOptions& options, int32_t head_dim, bool is_k) {
   side.scale_type = DType::kF32;
   if (options.recipe == Int8Recipe::kGroup32) side.group = head_dim % 32 == 0 ? 32 : 8;
   const bool rotate = options.recipe == Int8Recipe::kDefault || options.recipe == Int8Recipe::kRotation;
-  if (is_k && rotate) side.rotation = RotationBlock(head_dim);
+  if (rotate && (is_k || head_dim >= kRotatedVHeadDim)) side.rotation = RotationBlock(head_dim);
   return side;
 }
 

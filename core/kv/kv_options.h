@@ -15,7 +15,7 @@ namespace octet {
 
 // How K and V become INT8. kDefault is the product (docs/numerics.md); the others are what it is measured against.
 enum class Int8Recipe {
-  kDefault,   // K offsets where the weights ask for them, rotation, one scale per (token, head)
+  kDefault,   // K offsets and balanced gains where the weights ask for them, rotation, one scale per (token, head)
   kRotation,  // rotation alone
   kPlain,     // one scale per (token, head), nothing else
   kGroup32,   // one scale per 32 channels, as llama.cpp's q8_0 has; per 8 where 32 does not divide the head dim
@@ -35,6 +35,9 @@ inline constexpr int32_t kOffsetBlock = 64;
 absl::StatusOr<DType> ParseKvDType(std::string_view name, DType model_type);
 // "default", "rotation", "plain", "group32"; InvalidArgument for another name.
 absl::StatusOr<Int8Recipe> ParseInt8Recipe(std::string_view name);
+
+// V is rotated, too, from this head_dim on: there one scale serves so many channels that it pays.
+inline constexpr int32_t kRotatedVHeadDim = 256;
 
 // The largest power of two that divides head_dim: the Hadamard block of the default recipe.
 int32_t RotationBlock(int32_t head_dim);

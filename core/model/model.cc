@@ -115,7 +115,7 @@ absl::Status Model::PrepareLayer(int32_t index, const LayerTensors& tensors) {
   const std::vector<float> attn_norm = vector(tensors.attn_norm), ffn_norm = vector(tensors.ffn_norm);
   const std::vector<float> q_bias = vector(tensors.attn_q_bias), k_bias = vector(tensors.attn_k_bias),
                            v_bias = vector(tensors.attn_v_bias);
-  std::vector<float> q_norm = vector(tensors.attn_q_norm), k_norm = vector(tensors.attn_k_norm);
+  const std::vector<float> q_norm = vector(tensors.attn_q_norm), k_norm = vector(tensors.attn_k_norm);
   const std::vector<float> post_attention = vector(tensors.post_attention_norm),
                            post_ffn = vector(tensors.post_ffn_norm);
   if (!failed.ok()) return failed;
@@ -123,6 +123,7 @@ absl::Status Model::PrepareLayer(int32_t index, const LayerTensors& tensors) {
   const int32_t kv_heads = static_cast<int32_t>(c.kv_heads);
   // K offsets where a bias dominates; otherwise K's channels are evened out in the weights themselves.
   const float *q_scale = nullptr, *k_scale = nullptr;
+  std::vector<float> balanced_q_norm, balanced_k_norm;
   if (!k_bias.empty()) {
     auto norms = RowNorms(*tensors.attn_k, attn_norm);
     if (!norms.ok()) return norms.status();
@@ -131,12 +132,12 @@ absl::Status Model::PrepareLayer(int32_t index, const LayerTensors& tensors) {
     k_bias_[static_cast<size_t>(index)] = k_bias;
   } else if (!k_norm.empty()) {
     const std::vector<float> factors = BalanceGains(k_norm, q_norm, rope_pairs());
-    if (!IsIdentity(factors)) {
-      balanced_layers_.push_back(index);
-      for (size_t i = 0; i < factors.size(); ++i) {
-        k_norm[i] /= factors[i];
-        q_norm[i] *= factors[i];
-      }
+    if (!IsIdentity(factors)) balanced_layers_.push_back(index);
+    balanced_q_norm = q_norm;
+    balanced_k_norm = k_norm;
+    for (size_t i = 0; i < factors.size(); ++i) {
+      balanced_k_norm[i] /= factors[i];
+      balanced_q_norm[i] *= factors[i];
     }
   } else {
     auto norms = RowNorms(*tensors.attn_k, attn_norm);
@@ -174,6 +175,8 @@ absl::Status Model::PrepareLayer(int32_t index, const LayerTensors& tensors) {
   layer.qkv_bias = constant(bias);
   layer.q_norm = constant(q_norm);
   layer.k_norm = constant(k_norm);
+  layer.balanced_q_norm = constant(balanced_q_norm);
+  layer.balanced_k_norm = constant(balanced_k_norm);
   layer.post_attn_norm = constant(post_attention);
   layer.post_ffn_norm = constant(post_ffn);
   return absl::OkStatus();
@@ -228,8 +231,8 @@ absl::Status Model::UploadOn(octet_stream* stream, void (*progress)(double share
   };
   place(output_norm_);
   for (LayerWeights& layer : layers_) {
-    for (auto* tensor : {&layer.attn_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm, &layer.post_attn_norm,
-                         &layer.ffn_norm, &layer.post_ffn_norm}) {
+    for (auto* tensor : {&layer.attn_norm, &layer.qkv_bias, &layer.q_norm, &layer.k_norm, &layer.balanced_q_norm,
+                         &layer.balanced_k_norm, &layer.post_attn_norm, &layer.ffn_norm, &layer.post_ffn_norm}) {
       place(*tensor);
     }
   }

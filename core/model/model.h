@@ -29,6 +29,7 @@ struct ModelOptions {
 struct LayerWeights {
   OwnedWeight qkv, o, gate_up, down;
   std::optional<Tensor> attn_norm, qkv_bias, q_norm, k_norm, post_attn_norm;
+  std::optional<Tensor> balanced_q_norm, balanced_k_norm;  // the same product q·k, for the default INT8 recipe
   std::optional<Tensor> ffn_norm, post_ffn_norm;
 };
 

@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Prepare(const Model& model, cons
   }
   std::unique_ptr<Runner> runner(new Runner(model, options));
   const bool default_recipe = options.kv.dtype == DType::kI8 && options.kv.recipe == Int8Recipe::kDefault;
+  runner->balanced_ = default_recipe;
   const int32_t offset_layers = default_recipe ? static_cast<int32_t>(model.k_offset_layers().size()) : 0;
 
   KvShape shape;
@@ -308,9 +309,10 @@ absl::Status Runner::RunLayer(int32_t index) {
 
   RETURN_IF_ERROR(Linear(*w.qkv.get(), x, qkv, w.qkv_bias, w.attn_norm, nullptr));
   if (w.q_norm) {
-    const float eps = c.norm_eps;
-    RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, q, *w.q_norm, nullptr, eps, q));
-    RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, k, *w.k_norm, nullptr, eps, k));
+    const Tensor &q_gain = balanced_ && w.balanced_q_norm ? *w.balanced_q_norm : *w.q_norm,
+                 &k_gain = balanced_ && w.balanced_k_norm ? *w.balanced_k_norm : *w.k_norm;
+    RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, q, q_gain, nullptr, c.norm_eps, q));
+    RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, k, k_gain, nullptr, c.norm_eps, k));
   }
   const Tensor& cos_sin = cos_sin_[static_cast<size_t>(layer.rope)];
   RETURN_IF_DEVICE_ERROR(dense.Rope(stream, q, positions, cos_sin, c.rope.interleaved));

@@ -101,6 +101,7 @@ class Runner {
   Offsets at_{};
   std::vector<size_t> attention_of_layer_;  // into attention_
   std::string attention_kernel_;
+  bool balanced_ = false;  // K is written with the factors of the default INT8 recipe
   int32_t support_level_ = 2;
   uint64_t linear_workspace_offset_ = 0;
 

@@ -285,7 +285,7 @@ CacheRounding RandomModel::RoundTo(DType type) const {
   const auto round = [type](int, int, int, std::span<float> row) {
     for (float& x : row) x = reference::RoundTo(type, x);
   };
-  return InBalancedK({round, round});
+  return {round, round};
 }
 
 // Of RoPE pair (i, j) of the channel: the root of K's gain over Q's, relative to the (upper) median channel.

@@ -67,7 +67,7 @@ class RandomModel {
   std::vector<double> Forward(std::span<const int32_t> tokens, const CacheRounding& rounding = {}) const;
 
   // Rounding to a float type, and to INT8 with K offsets on layer 0 where the spec has a large K bias. A model with
-  // QK-norm is evened out at load: its cache holds K divided by factors that the norms' gains give.
+  // QK-norm holds K in INT8 divided by factors that the norms' gains give.
   CacheRounding RoundTo(DType type) const;
   CacheRounding RoundToInt8(const CacheSide& k, const CacheSide& v) const;
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/model/weight_rules.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/integration/random_model.h"
@@ -328,6 +329,22 @@ TEST(WeightRulesTest, OffsetsAndBalancingAreOnWhereTheWeightsAskForThem) {
   EXPECT_THAT(qwen3.model().balanced_layers(), ElementsAre(0, 1));
   const TinyEngine yarn(RandomModel(YarnSpec()).File());
   EXPECT_THAT(yarn.model().k_offset_layers(), ElementsAre(0));
+}
+
+TEST(WeightRulesTest, GainsAreBalancedPerRopePair) {
+  const RopePairs rope{.head_dim = 8, .pairs = 3, .interleaved = false};
+  // Pairs (0, 3), (1, 4), (2, 5), and channels 6 and 7 on their own.
+  const std::vector<float> k = {3, 0, 1, 4, 0, 0, -2, 18};
+  const std::vector<float> q = {0, 1, 1, 5, 1, 0, 2, 2};
+  // Roots of K over Q: 1, 0, 1, 1, 3; their median is 1.
+  const std::vector<float> f = BalanceGains(k, q, rope);
+  EXPECT_THAT(f, ElementsAre(1, 0.125f, 1, 1, 0.125f, 1, 1, 3));
+  // Where Q never looks, K may be as small as the range allows.
+  const std::vector<float> unseen =
+      BalanceGains(std::vector<float>(8, 1), std::vector<float>{1, 1, 0, 1, 1, 0, 1, 1}, rope);
+  EXPECT_THAT(unseen, ElementsAre(1, 1, 8, 1, 1, 8, 1, 1));
+  EXPECT_THAT(BalanceGains(std::vector<float>(8, 0), std::vector<float>(8, 0), rope), ::testing::Each(1.0f));
+  EXPECT_THAT(BalanceGains(std::vector<float>(8, 1), std::vector<float>(8, 0), rope), ::testing::Each(1.0f));
 }
 
 // On a large K bias the default must be far better than INT8 without offsets, or the table is not used.

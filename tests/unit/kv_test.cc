@@ -106,6 +106,9 @@ TEST(KvLayoutTest, TheDefaultRotatesKByTheLargestPowerOfTwoThatDividesTheHeadDim
   EXPECT_EQ(layout->k.rotation, 32);
   EXPECT_EQ(layout->v.rotation, 0);
   EXPECT_EQ(layout->offset_block, 0);
+  auto wide = MakeKvLayout(CanonicalQuant(), {}, {.kv_heads = 1, .k_head_dim = 256, .v_head_dim = 256, .num_pages = 1});
+  ASSERT_TRUE(wide.ok());
+  EXPECT_EQ(wide->v.rotation, 256);
 }
 
 TEST(KvPlanTest, CountsLayersAndOffsetTables) {
