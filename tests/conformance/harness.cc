@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint8_t kGuard = 0xa5;
 bool only_list = false;
+thread_local Stream* thread_stream = nullptr;
 
 class FunctionCase : public testing::Test {
  public:
@@ -45,6 +46,33 @@ void Need(const char* what, const absl::Status& status) {
 Subject& TheSubject() {
   static Subject& subject = *new Subject;
   return subject;
+}
+
+Stream& Subject::s() const { return thread_stream != nullptr ? *thread_stream : *stream.get(); }
+
+StreamOfThread::StreamOfThread() {
+  auto stream = TheSubject().device->CreateStream();
+  Need("create a stream", stream.status());
+  stream_ = *std::move(stream);
+  thread_stream = stream_.get();
+}
+StreamOfThread::~StreamOfThread() { thread_stream = nullptr; }
+
+absl::StatusOr<std::unique_ptr<Device>> OpenAgain() {
+  const Subject& subject = TheSubject();
+  return Device::Open(subject.table(), subject.index, subject.device->id(), subject.options);
+}
+
+OnDevice::OnDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {
+  auto stream = device_->CreateStream();
+  Need("create a stream", stream.status());
+  stream_ = *std::move(stream);
+  std::swap(device_, TheSubject().device);
+  std::swap(stream_, TheSubject().stream);
+}
+OnDevice::~OnDevice() {
+  std::swap(device_, TheSubject().device);
+  std::swap(stream_, TheSubject().stream);
 }
 
 void OnlyListCases() { only_list = true; }

@@ -106,13 +106,21 @@ absl::Status OpenSubject(const std::string& path, uint32_t index, const std::str
   subject.host = MakeHostTable(pool);
   octet_error why{};
   why.struct_size = sizeof(why);
-  const octet_backend_v1* table = (*query)(subject.host, &why);
+  const octet_backend_v1* table = nullptr;
+  try {
+    table = (*query)(subject.host, &why);
+  } catch (...) {
+    return absl::FailedPreconditionError(path + ": octet_backend_query_v1 threw an exception (rule A8)");
+  }
   if (table == nullptr) return absl::UnavailableError(std::string("the backend answered: ") + why.message);
-  if (absl::Status status = CheckTable(*table); !status.ok()) return status;
+  if (absl::Status status = CheckTable(*table); !status.ok()) {
+    return absl::FailedPreconditionError(path + ": " + std::string(status.message()) + " (rule A1)");
+  }
   subject.name = table->name;
   subject.version = table->version;
   subject.abi = AbiText(*table);
   subject.index = index;
+  subject.options = options;
   auto device = Device::Open(table, index, subject.name + ":" + std::to_string(index), options);
   if (!device.ok()) return device.status();
   subject.device = *std::move(device);
@@ -153,6 +161,9 @@ int Main(int argc, char** argv) {
   AddBoundaryCases();
   AddMetamorphicCases();
   AddDenseCases();
+  AddFailureCases();
+  AddLifeCycleCases();
+  AddThreadCases();
   testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
   delete listeners.Release(listeners.default_result_printer());
   if (list) {
