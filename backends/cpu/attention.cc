@@ -71,12 +71,11 @@ Status CheckDesc(const AttentionDesc& d) {
   if (d.limits.kv_len > std::numeric_limits<int32_t>::max() - kChunkTokens) {
     return Unimplemented("cpu: sequences of more than 2^31 - 257 tokens are not supported");
   }
+  if (int64_t{d.limits.query_tokens} * (d.q_heads / d.kv->kv_heads) > std::numeric_limits<int32_t>::max()) {
+    return Unimplemented("cpu: steps of more than 2^31 - 1 query rows per KV head are not supported");
+  }
   if (d.alibi_slopes != nullptr) return octet::CheckHostBounds("alibi_slopes", *d.alibi_slopes);
   return OkStatus();
-}
-
-Element ElementOf(DType type) {
-  return type == DType::kF32 ? Element::kF32 : type == DType::kF16 ? Element::kF16 : Element::kBF16;
 }
 
 // Items of request r. Rows of a request: query * group + head.
@@ -85,7 +84,7 @@ void CutRequest(Plan& plan, int32_t r, int64_t* partials) {
   const auto i = static_cast<size_t>(r);
   const int32_t queries = plan.q_start[i + 1] - plan.q_start[i];
   const int32_t group = d.q_heads / plan.layout.kv_heads;
-  const int32_t rows = queries * group, step = RowsPerItem(plan.layout.k.head_dim, plan.layout.v.head_dim);
+  const int32_t rows = queries * group, step = RowsPerItem(octet::KRowDim(plan.layout), octet::VRowDim(plan.layout));
   const int32_t kv_len = plan.kv_len[i], first_query = kv_len - queries;
   const auto first_chunk = [&](int32_t query) {
     const int32_t key =
@@ -118,7 +117,7 @@ void CutRequest(Plan& plan, int32_t r, int64_t* partials) {
 void ReserveItems(Plan& plan) {
   const octet::AttentionLimits& m = plan.desc.limits;
   const int64_t group = plan.desc.q_heads / plan.layout.kv_heads;
-  const int64_t step = RowsPerItem(plan.layout.k.head_dim, plan.layout.v.head_dim);
+  const int64_t step = RowsPerItem(octet::KRowDim(plan.layout), octet::VRowDim(plan.layout));
   const int64_t whole = plan.layout.kv_heads * (m.query_tokens * group / step + m.requests);
   // An item of a split request has all rows of its head, at least `group`, or more than half a step of them.
   const int64_t split = plan.partial_capacity / std::max<int64_t>(1, std::min(group, step / 2));
@@ -134,8 +133,9 @@ Support Attention::Supports(const AttentionDesc& d) const {
   if (const Status s = CheckDesc(d); !s.ok()) return Support::No(s.message());
   const auto rows = PartialRows(d);
   if (!rows.ok()) return Support::No(rows.status().message());
-  const auto row_bytes = static_cast<uint64_t>(d.kv->v.head_dim + 2) * sizeof(float);
-  return Support::Yes(2, std::string("attention f32 ") + context_.kernels->name,
+  const auto row_bytes = static_cast<uint64_t>(octet::VRowDim(*d.kv) + 2) * sizeof(float);
+  // Extra K dimensions take the path that scales every element.
+  return Support::Yes(d.kv->has_k_extra ? 1 : 2, std::string("attention f32 ") + context_.kernels->name,
                       static_cast<uint64_t>(*rows) * row_bytes);
 }
 
@@ -144,7 +144,8 @@ StatusOr<std::unique_ptr<octet::AttentionPlan>> Attention::MakePlan(const Attent
   OCTET_RETURN_IF_ERROR(CheckDesc(d));
   const auto rows = PartialRows(d);
   if (!rows.ok()) return rows.status();
-  const uint64_t bytes = static_cast<uint64_t>(*rows) * static_cast<uint64_t>(d.kv->v.head_dim + 2) * sizeof(float);
+  const uint64_t bytes =
+      static_cast<uint64_t>(*rows) * static_cast<uint64_t>(octet::VRowDim(*d.kv) + 2) * sizeof(float);
   if (workspace == nullptr)
     return InvalidArgument("make_plan: workspace is NULL; supports asks for " + std::to_string(bytes) + " bytes");
   OCTET_RETURN_IF_ERROR(octet::HostBufferOf(*workspace).CheckRange("attention workspace", offset, bytes));
@@ -216,16 +217,18 @@ Status Attention::Run(octet::Stream&, const octet::AttentionPlan& base, const Kv
     return InvalidArgument("attention: the mask has " + std::to_string(a.mask->shape[1]) + " columns, a request has " +
                            std::to_string(plan.most_queries) + " query tokens");
   }
-  if (layer.k_offset != nullptr && layer.k_offset->shape[0] * plan.layout.offset_block < plan.most_kv_len) {
-    return InvalidArgument("attention: the K offset table ends at position " +
-                           std::to_string(layer.k_offset->shape[0] * plan.layout.offset_block) +
-                           ", a request has kv_len " + std::to_string(plan.most_kv_len));
+  if (layer.k_offset != nullptr && plan.most_kv_len > 0 &&
+      (plan.most_kv_len - 1) / plan.layout.offset_block >= layer.k_offset->shape[0]) {
+    return InvalidArgument("attention: the K offset table has " + std::to_string(layer.k_offset->shape[0]) +
+                           " blocks of " + std::to_string(plan.layout.offset_block) +
+                           " positions, a request has kv_len " + std::to_string(plan.most_kv_len));
   }
   if (plan.items.empty()) return OkStatus();
 
   AttentionParams p{};
   p.k = KSide(plan.layout, layer);
   p.v = VSide(plan.layout, layer);
+  p.k_extra = KExtraSide(plan.layout, layer);
   p.offset = OffsetsOf(plan.layout, layer);
   p.q = octet::HostBufferOf(*a.q->buffer).data() + a.q->offset;
   p.q_token_stride = a.q->stride[0];
@@ -259,7 +262,7 @@ Status Attention::Run(octet::Stream&, const octet::AttentionPlan& base, const Kv
   p.pages = plan.pages.data();
   p.partials = plan.partials;
 
-  const int64_t row_flops = 2 * (plan.layout.k.head_dim + plan.layout.v.head_dim);
+  const int64_t row_flops = 2 * (octet::KRowDim(plan.layout) + octet::VRowDim(plan.layout));
   context_.For(static_cast<int64_t>(plan.items.size()), row_flops * std::min<int64_t>(plan.most_kv_len, kChunkTokens),
                [&](int64_t begin, int64_t end) {
                  for (int64_t i = begin; i < end; ++i)

@@ -1,7 +1,7 @@
 // The CPU backend: one device, host memory, kernels for the best instruction set of the processor.
 //
 // Options of open: isa=v2|v3|v4 (portable elsewhere). Environment: OCTET_CPU_ISA the same, OCTET_VERBOSE=dispatch logs
-// why an instruction set was declined. See abi.h for the contract.
+// which instruction set was chosen and why others were not. See abi.h for the contract.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,42 +20,19 @@ namespace {
 using octet::Status;
 using octet::StatusOr;
 
-class CpuDevice final : public octet::OpenDevice {
+class CpuDevice final : public octet::HostMemoryDevice {
  public:
   explicit CpuDevice(const Context& context) : context_(context) {}
 
-  StatusOr<octet::MemoryUse> Memory() override {
-    return octet::MemoryUse{
-        .free_bytes = octet::HostMemoryBytes("MemAvailable"), .total_bytes = total_, .held_bytes = held_.load()};
-  }
-  StatusOr<std::unique_ptr<octet::DeviceBuffer>> Alloc(uint64_t bytes, uint32_t) override {
-    // More than the machine has would be granted and then end the process at the first touch.
-    if (total_ == 0 || bytes <= total_) {
-      try {
-        return std::unique_ptr<octet::DeviceBuffer>(std::make_unique<octet::HostBuffer>(bytes, &held_));
-      } catch (const std::bad_alloc&) {  // answered below
-      }
-    }
-    return octet::ResourceExhausted("cannot allocate " + std::to_string(bytes) +
-                                    " bytes of host memory; the machine has " + std::to_string(total_) + " bytes");
-  }
-  StatusOr<std::unique_ptr<octet::DeviceStream>> CreateStream() override {
-    return std::unique_ptr<octet::DeviceStream>(std::make_unique<octet::HostStream>(*this));
-  }
-  StatusOr<std::unique_ptr<octet::DeviceEvent>> CreateEvent() override {
-    return std::unique_ptr<octet::DeviceEvent>(std::make_unique<octet::HostEvent>());
-  }
   octet::QuantOps& quant() override { return quant_; }
   octet::AttentionBackend& attention() override { return attention_; }
   octet::DenseOps* dense() override { return &dense_; }
 
  private:
   const Context context_;
-  const uint64_t total_ = octet::HostMemoryBytes("MemTotal");
-  std::atomic<uint64_t> held_{0};
   Quant quant_{context_};
   Attention attention_{context_};
-  Dense dense_{context_, &held_};
+  Dense dense_{context_, &held()};
 };
 
 class CpuBackend final : public octet::Backend {

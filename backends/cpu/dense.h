@@ -1,18 +1,20 @@
-// The dense part of a transformer on the CPU: f32 activations, weights in their stored bits.
+// The dense part of a transformer on the CPU: arithmetic in f32, activations in f32, f16 or bf16, weights in their
+// stored bits.
 #ifndef OCTET_BACKENDS_CPU_DENSE_H_
 #define OCTET_BACKENDS_CPU_DENSE_H_
 
 #include <atomic>
 
 #include "backends/cpu/context.h"
+#include "backends/cpu/float_rows.h"
 #include "octet/dense_ops.h"
 
 namespace octet_cpu {
 
 class Dense final : public octet::DenseOps {
  public:
-  // `held` counts the bytes of live weights; both outlive this.
-  Dense(const Context& context, std::atomic<uint64_t>* held) : context_(context), held_(held) {}
+  // `held` counts the bytes of live weights and scratch; both outlive this.
+  Dense(const Context& context, std::atomic<uint64_t>* held) : context_(context), held_(held), scratch_(held) {}
 
   octet::Support SupportsWeight(const octet::WeightDesc& desc) const override;
   octet::StatusOr<octet::Weight*> PrepareWeight(octet::Stream& stream, const octet::WeightDesc& desc) override;
@@ -33,6 +35,7 @@ class Dense final : public octet::DenseOps {
  private:
   const Context& context_;
   std::atomic<uint64_t>* held_;
+  ScratchPool scratch_;  // has its own lock
 };
 
 }  // namespace octet_cpu

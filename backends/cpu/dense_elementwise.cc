@@ -15,28 +15,15 @@ using octet::Status;
 using octet::Tensor;
 using octet::Unimplemented;
 
-// f32 of any rank from 1 to 5, rows contiguous.
+// f32, f16 or bf16 of any rank, rows contiguous, all of it inside its buffer.
 Status CheckRows(const char* name, const Tensor& t) {
-  if (t.rank < 1 || t.rank > 5) return InvalidArgument(std::string(name) + " has rank " + std::to_string(t.rank));
-  if (octet::TypeOf(t) != DType::kF32) {
-    return Unimplemented(std::string("cpu: ") + name + " of type " + octet::DTypeName(octet::TypeOf(t)) +
-                         " is not supported here; f32 is");
+  const DType type = octet::TypeOf(t);
+  if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16) {
+    return Unimplemented(std::string("cpu: ") + name + " of type " + octet::DTypeName(type) +
+                         " is not supported here; f32, f16 and bf16 are");
   }
-  Tensor flat = t;  // the checks of CheckTensor, whatever the rank
-  for (int i = t.rank; i < 5; ++i) {
-    flat.shape[i] = 1;
-    flat.stride[i] = 1;
-  }
-  for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] < 0) return InvalidArgument(std::string(name) + " has a negative dimension");
-    if (t.stride[i] < 0) return InvalidArgument(std::string(name) + " has a negative stride");
-  }
-  if (octet::NumElements(t) == 0) return OkStatus();
-  if (t.buffer == nullptr) return InvalidArgument(std::string(name) + " has no buffer");
-  if (t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
-    return InvalidArgument(std::string(name) + " is not contiguous along its last dimension");
-  }
-  return octet::CheckHostBounds(name, flat);
+  OCTET_RETURN_IF_ERROR(octet::CheckStrides(name, t));
+  return octet::CheckHostBounds(name, t);
 }
 
 Status CheckSameShape(const char* names, const Tensor& x, const Tensor& y, int64_t x_last) {
@@ -46,17 +33,6 @@ Status CheckSameShape(const char* names, const Tensor& x, const Tensor& y, int64
   return InvalidArgument(std::string(names) + " are " + octet::ShapeText(x) + " and " + octet::ShapeText(y) +
                          ", which do not fit");
 }
-
-Rows RowsOf(const Tensor& t) {
-  Rows rows{{1, 1, 1, 1}, {0, 0, 0, 0}};
-  for (int i = t.rank - 2, to = 3; i >= 0; --i, --to) {
-    rows.count[to] = t.shape[i];
-    rows.stride[to] = t.stride[i];
-  }
-  return rows;
-}
-
-int64_t CountRows(const Rows& r) { return r.count[0] * r.count[1] * r.count[2] * r.count[3]; }
 
 }  // namespace
 
@@ -78,21 +54,19 @@ Status Dense::Norm(octet::Stream&, octet::NormKind kind, const Tensor& x, const 
   if (octet::NumElements(x) == 0) return OkStatus();
   NormParams p{};
   p.layer = kind == octet::NormKind::kLayer;
-  p.x = octet::HostData<const float>(x);
-  p.y = octet::HostData<float>(y);
-  p.x_rows = RowsOf(x);
-  p.y_rows = RowsOf(y);
   p.n = n;
   p.gain = octet::HostData<const float>(gain);
   p.bias = bias != nullptr ? octet::HostData<const float>(*bias) : nullptr;
   p.eps = eps;
-  context_.For(CountRows(p.x_rows), 4 * n, [&](int64_t begin, int64_t end) { context_.kernels->norm(p, begin, end); });
-  return OkStatus();
+  const KernelTable& kernels = *context_.kernels;
+  const FloatRows in(kernels, x), out(kernels, y);
+  return ForRows(context_, scratch_, 4 * n, &in, out, false,
+                 [&](int64_t, const float* from, float* to) { kernels.norm(p, from, to); });
 }
 
 Status Dense::Rope(octet::Stream&, const Tensor& x, const Tensor& positions, const Tensor& cos_sin, bool interleaved) {
   OCTET_RETURN_IF_ERROR(CheckRows("x", x));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", &x, DType::kF32, {-1, -1, -1}));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", &x, octet::TypeOf(x), {-1, -1, -1}));
   OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("positions", &positions, DType::kI32, {x.shape[0]}));
   OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("cos_sin", &cos_sin, DType::kF32, {-1, -1, 2}));
   const int64_t pairs = cos_sin.shape[1];
@@ -109,19 +83,15 @@ Status Dense::Rope(octet::Stream&, const Tensor& x, const Tensor& positions, con
   }
   if (octet::NumElements(x) == 0 || pairs == 0) return OkStatus();
   RopeParams p{};
-  p.x = octet::HostData<float>(x);
-  p.token_stride = x.stride[0];
-  p.head_stride = x.stride[1];
-  p.heads = x.shape[1];
   p.pairs = pairs;
-  p.positions = position;
-  p.cos_sin = octet::HostData<const float>(cos_sin);
-  p.cos_sin_stride[0] = cos_sin.stride[0];
-  p.cos_sin_stride[1] = cos_sin.stride[1];
+  p.pair_stride = cos_sin.stride[1];
   p.interleaved = interleaved;
-  context_.For(x.shape[0] * x.shape[1], 8 * pairs,
-               [&](int64_t begin, int64_t end) { context_.kernels->rope(p, begin, end); });
-  return OkStatus();
+  const auto* table = octet::HostData<const float>(cos_sin);
+  const KernelTable& kernels = *context_.kernels;
+  return ForRows(context_, scratch_, 8 * pairs, nullptr, FloatRows(kernels, x), true,
+                 [&](int64_t row, const float*, float* at) {
+                   kernels.rope(p, table + position[row / x.shape[1]] * cos_sin.stride[0], at);
+                 });
 }
 
 Status Dense::Activate(octet::Stream&, octet::Activation kind, const Tensor& x, const Tensor& y) {
@@ -136,16 +106,11 @@ Status Dense::Activate(octet::Stream&, octet::Activation kind, const Tensor& x, 
   if (gated && width % 2 != 0) return InvalidArgument("activation: a gated kind needs an even last dimension");
   OCTET_RETURN_IF_ERROR(CheckSameShape("x and y", x, y, gated ? width / 2 : width));
   if (octet::NumElements(y) == 0) return OkStatus();
-  ActivationParams p{};
-  p.kind = number;
-  p.x = octet::HostData<const float>(x);
-  p.y = octet::HostData<float>(y);
-  p.x_rows = RowsOf(x);
-  p.y_rows = RowsOf(y);
-  p.n = y.shape[y.rank - 1];
-  context_.For(CountRows(p.y_rows), 30 * p.n,
-               [&](int64_t begin, int64_t end) { context_.kernels->activation(p, begin, end); });
-  return OkStatus();
+  const int64_t n = y.shape[y.rank - 1];
+  const KernelTable& kernels = *context_.kernels;
+  const FloatRows in(kernels, x), out(kernels, y);
+  return ForRows(context_, scratch_, 30 * n, &in, out, false,
+                 [&](int64_t, const float* from, float* to) { kernels.activation(number, n, from, to); });
 }
 
 Status Dense::Add(octet::Stream&, const Tensor& x, const Tensor& y) {
@@ -154,12 +119,10 @@ Status Dense::Add(octet::Stream&, const Tensor& x, const Tensor& y) {
   const int64_t n = x.shape[x.rank - 1];
   OCTET_RETURN_IF_ERROR(CheckSameShape("x and y", x, y, n));
   if (octet::NumElements(y) == 0) return OkStatus();
-  const Rows x_rows = RowsOf(x), y_rows = RowsOf(y);
-  const auto* from = octet::HostData<const float>(x);
-  auto* to = octet::HostData<float>(y);
-  context_.For(CountRows(y_rows), n,
-               [&](int64_t begin, int64_t end) { context_.kernels->add(from, x_rows, to, y_rows, n, begin, end); });
-  return OkStatus();
+  const KernelTable& kernels = *context_.kernels;
+  const FloatRows in(kernels, x), out(kernels, y);
+  return ForRows(context_, scratch_, n, &in, out, true,
+                 [&](int64_t, const float* from, float* to) { kernels.add(n, from, to); });
 }
 
 Status Dense::GatherRows(octet::Stream&, const Tensor& x, const Tensor& rows, const Tensor& y) {

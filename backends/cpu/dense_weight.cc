@@ -33,6 +33,7 @@ constexpr int64_t kFewTokens = 4;
 struct CpuWeight {
   int64_t rows = 0, columns = 0;
   int32_t max_tokens = 0;
+  DType x_type = DType::kF32, y_type = DType::kF32;
   bool linear = false, embed = false;
   uint64_t bytes = 0;  // counted as held
   struct Free {
@@ -51,6 +52,7 @@ int64_t TilesOf(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 int64_t PackedStride(int64_t columns) { return (columns + 15) / 16 * 16 + 16; }
 
 constexpr uint64_t kAlign = 64;
+constexpr int64_t kMostBytes = int64_t{1} << 48;  // no machine holds more, and no size below overflows
 
 Status CheckDesc(const WeightDesc& d) {
   if (d.columns < 1 || d.columns > (int64_t{1} << 31)) {
@@ -61,9 +63,9 @@ Status CheckDesc(const WeightDesc& d) {
   if (d.max_tokens < 1)
     return InvalidArgument("weight: max_tokens is " + std::to_string(d.max_tokens) + "; it must be 1 or more");
   for (const auto& [name, type] : {std::pair{"x", d.x_type}, std::pair{"y", d.y_type}}) {
-    if (type != DType::kF32 && (d.linear || name[0] == 'y')) {
+    if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16 && (d.linear || name[0] == 'y')) {
       return Unimplemented(std::string("cpu: ") + name + " of type " + octet::DTypeName(type) +
-                           " is not supported in linear layers; f32 is");
+                           " is not supported in linear layers; f32, f16 and bf16 are");
     }
   }
   int64_t rows = 0;
@@ -86,9 +88,21 @@ Status CheckDesc(const WeightDesc& d) {
       return InvalidArgument("weight: rows of " + std::to_string(octet::GgufRowBytes(part.dtype, d.columns)) +
                              " bytes are only " + std::to_string(part.row_stride_bytes) + " bytes apart");
     }
+    if (part.rows > kMostBytes / octet::GgufRowBytes(part.dtype, d.columns)) {
+      return InvalidArgument("weight: a part of " + std::to_string(part.rows) + " rows and " +
+                             std::to_string(d.columns) + " columns has more than 2^48 bytes");
+    }
     rows += part.rows;
   }
+  if (d.linear && d.columns > kMostBytes / d.max_tokens) {
+    return InvalidArgument("weight: x of " + std::to_string(d.max_tokens) + " rows and " + std::to_string(d.columns) +
+                           " columns has more than 2^48 elements");
+  }
   if (rows > (int64_t{1} << 31)) return InvalidArgument("weight: more than 2^31 rows");
+  if (d.linear && rows > kMostBytes / d.max_tokens) {
+    return InvalidArgument("weight: y of " + std::to_string(d.max_tokens) + " rows and " + std::to_string(rows) +
+                           " columns has more than 2^48 elements");
+  }
   return OkStatus();
 }
 
@@ -111,8 +125,10 @@ Sizes SizesOf(const WeightDesc& d) {
 
 uint64_t ResidentBytes(const Sizes& s) { return s.data + s.scales + s.tiles * sizeof(Tile) + sizeof(CpuWeight); }
 
-uint64_t WorkspaceBytes(int64_t columns, int64_t tokens) {
-  return static_cast<uint64_t>(PackedStride(columns) * tokens) * sizeof(float) + kAlign;
+// x as f32, and y where that has another type.
+uint64_t WorkspaceBytes(int64_t columns, int64_t rows, DType y_type, int64_t tokens) {
+  const int64_t row = PackedStride(columns) + (y_type != DType::kF32 ? PackedStride(rows) : 0);
+  return static_cast<uint64_t>(row * tokens) * sizeof(float) + kAlign;
 }
 
 void PackPart(const Context& context, const WeightPart& part, int64_t columns, const Tile* tiles, uint8_t* data) {
@@ -134,33 +150,34 @@ Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
   if (!w.linear) return octet::FailedPrecondition("linear: the weight was prepared for embedding only");
   if (a.x == nullptr) return InvalidArgument("x is NULL");
   const int64_t tokens = a.x->shape[0];
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", a.x, DType::kF32, {tokens, w.columns}));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", a.y, DType::kF32, {tokens, w.rows}));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", a.x, w.x_type, {tokens, w.columns}));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", a.y, w.y_type, {tokens, w.rows}));
   if (a.bias != nullptr) OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("bias", a.bias, DType::kF32, {w.rows}));
   if (a.norm_gain != nullptr) {
     OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("norm_gain", a.norm_gain, DType::kF32, {w.columns}));
   }
   if (a.residual != nullptr) {
-    OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("residual", a.residual, DType::kF32, {tokens, w.rows}));
+    OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("residual", a.residual, w.y_type, {tokens, w.rows}));
   }
   if (tokens > w.max_tokens) {
     return InvalidArgument("linear: x has " + std::to_string(tokens) + " rows; the weight was prepared for at most " +
                            std::to_string(w.max_tokens));
   }
   if (a.workspace == nullptr) {
-    if (a.norm_gain == nullptr) return OkStatus();
-    return InvalidArgument("linear: norm_gain needs the workspace that supports_weight asks for");
+    if (a.norm_gain == nullptr && w.x_type == DType::kF32 && w.y_type == DType::kF32) return OkStatus();
+    return InvalidArgument("linear: norm_gain and 16-bit x or y need the workspace that supports_weight asks for");
   }
   return octet::HostBufferOf(*a.workspace)
-      .CheckRange("linear workspace", a.workspace_offset, WorkspaceBytes(w.columns, tokens));
+      .CheckRange("linear workspace", a.workspace_offset, WorkspaceBytes(w.columns, w.rows, w.y_type, tokens));
 }
 
 }  // namespace
 
 Support Dense::SupportsWeight(const WeightDesc& d) const {
   if (const Status s = CheckDesc(d); !s.ok()) return Support::No(s.message());
-  Support yes = Support::Yes(2, std::string("linear f32 ") + context_.kernels->name,
-                             d.linear ? WorkspaceBytes(d.columns, d.max_tokens) : 0);
+  const bool native = (!d.linear || d.x_type == DType::kF32) && d.y_type == DType::kF32;
+  Support yes = Support::Yes(native ? 2 : 1, std::string("linear f32 ") + context_.kernels->name,
+                             d.linear ? WorkspaceBytes(d.columns, d.rows(), d.y_type, d.max_tokens) : 0);
   yes.resident_bytes = ResidentBytes(SizesOf(d));
   return yes;
 }
@@ -175,6 +192,8 @@ StatusOr<octet::Weight*> Dense::PrepareWeight(octet::Stream&, const WeightDesc& 
   w->rows = d.rows();
   w->columns = d.columns;
   w->max_tokens = d.max_tokens;
+  w->x_type = d.x_type;
+  w->y_type = d.y_type;
   w->linear = d.linear;
   w->embed = d.embed;
   w->bytes = ResidentBytes(sizes);
@@ -238,26 +257,44 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
   p.residual = a.residual != nullptr ? octet::HostData<const float>(*a.residual) : nullptr;
   p.residual_stride = a.residual != nullptr ? a.residual->stride[0] : 0;
 
-  if (a.workspace != nullptr && (a.norm_gain != nullptr || tokens > kFewTokens)) {
+  const KernelTable& kernels = *context_.kernels;
+  const FloatRows x(kernels, *a.x), y(kernels, *a.y);
+  float* packed = nullptr;
+  if (a.workspace != nullptr) {
     auto address = reinterpret_cast<uintptr_t>(octet::HostBufferOf(*a.workspace).data() + a.workspace_offset);
-    auto* packed = reinterpret_cast<float*>((address + kAlign - 1) / kAlign * kAlign);
+    packed = reinterpret_cast<float*>((address + kAlign - 1) / kAlign * kAlign);
+  }
+  if (packed != nullptr && (a.norm_gain != nullptr || !x.f32() || tokens > kFewTokens)) {
     const int64_t stride = PackedStride(w.columns);
     NormParams norm{};
-    norm.x = p.x;
-    norm.y = packed;
-    norm.x_rows = {{1, 1, 1, tokens}, {0, 0, 0, p.x_stride}};
-    norm.y_rows = {{1, 1, 1, tokens}, {0, 0, 0, stride}};
     norm.n = w.columns;
     norm.gain = a.norm_gain != nullptr ? octet::HostData<const float>(*a.norm_gain) : nullptr;
     norm.eps = a.norm_eps;
     context_.For(tokens, 4 * w.columns, [&](int64_t begin, int64_t end) {
-      if (norm.gain != nullptr) return context_.kernels->norm(norm, begin, end);
       for (int64_t t = begin; t < end; ++t) {
-        std::memcpy(packed + t * stride, p.x + t * p.x_stride, static_cast<size_t>(w.columns) * sizeof(float));
+        float* to = packed + t * stride;
+        const float* from = x.Read(t, to);
+        if (norm.gain != nullptr) {
+          kernels.norm(norm, from, to);
+        } else if (from != to) {
+          std::memcpy(to, from, static_cast<size_t>(w.columns) * sizeof(float));
+        }
       }
     });
     p.x = packed;
     p.x_stride = stride;
+  }
+  if (!y.f32()) {
+    p.y = packed + PackedStride(w.columns) * tokens;
+    p.y_stride = PackedStride(w.rows);
+    if (a.residual != nullptr) {
+      const FloatRows residual(kernels, *a.residual);
+      context_.For(tokens, w.rows, [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t) residual.Read(t, p.y + t * p.y_stride);
+      });
+      p.residual = p.y;
+      p.residual_stride = p.y_stride;
+    }
   }
   const bool few = tokens <= kFewTokens;
   p.tiles_per_item = few && p.num_tiles < 64 ? 2 : kTilesPerItem;
@@ -265,7 +302,12 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
   const int64_t panels = (p.num_tiles + p.tiles_per_item - 1) / p.tiles_per_item;
   const int64_t runs = (tokens + p.tokens_per_item - 1) / p.tokens_per_item;
   context_.For(panels * runs, 2 * w.columns * kTileRows * p.tiles_per_item * p.tokens_per_item,
-               [&](int64_t begin, int64_t end) { context_.kernels->linear(p, begin, end); });
+               [&](int64_t begin, int64_t end) { kernels.linear(p, begin, end); });
+  if (!y.f32()) {
+    context_.For(tokens, w.rows, [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) y.Write(t, p.y + t * p.y_stride);
+    });
+  }
   return OkStatus();
 }
 
@@ -274,23 +316,20 @@ Status Dense::Embed(octet::Stream&, const octet::Weight& weight, const Tensor& i
   if (!w.embed) return octet::FailedPrecondition("embed: the weight was prepared for linear layers only");
   OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("ids", &ids, DType::kI32, {-1}));
   const int64_t tokens = ids.shape[0];
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", &y, DType::kF32, {tokens, w.columns}));
+  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", &y, w.y_type, {tokens, w.columns}));
   const auto* id = octet::HostData<const int32_t>(ids);
-  auto* out = octet::HostData<float>(y);
-  context_.For(tokens, 16 * w.columns, [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      float* row = out + t * y.stride[0];
-      if (id[t] < 0 || id[t] >= w.rows) {
-        std::fill(row, row + w.columns, std::numeric_limits<float>::quiet_NaN());
-        continue;
-      }
-      const auto after = std::upper_bound(w.tiles.begin(), w.tiles.end(), int64_t{id[t]},
-                                          [](int64_t r, const Tile& tile) { return r < tile.first_row; });
-      const Tile& tile = *(after - 1);
-      context_.kernels->embed(&tile, id[t] - tile.first_row, w.columns, scale, row);
-    }
-  });
-  return OkStatus();
+  const KernelTable& kernels = *context_.kernels;
+  return ForRows(context_, scratch_, 16 * w.columns, nullptr, FloatRows(kernels, y), false,
+                 [&](int64_t t, const float*, float* row) {
+                   if (id[t] < 0 || id[t] >= w.rows) {
+                     std::fill(row, row + w.columns, std::numeric_limits<float>::quiet_NaN());
+                     return;
+                   }
+                   const auto after = std::upper_bound(w.tiles.begin(), w.tiles.end(), int64_t{id[t]},
+                                                       [](int64_t r, const Tile& tile) { return r < tile.first_row; });
+                   const Tile& tile = *(after - 1);
+                   kernels.embed(&tile, id[t] - tile.first_row, w.columns, scale, row);
+                 });
 }
 
 }  // namespace octet_cpu

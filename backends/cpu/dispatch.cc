@@ -92,14 +92,24 @@ octet::StatusOr<const KernelTable*> ChooseKernels(std::string_view isa, const oc
   const char* variable = std::getenv("OCTET_CPU_ISA");
   const std::string source = isa.empty() ? "OCTET_CPU_ISA" : "device option isa";
   if (isa.empty() && variable != nullptr) isa = variable;
+  const bool verbose = Verbose();
+  const auto log = [&](const Entry& entry, const std::string& what) {
+    if (verbose) host.Log(1, "cpu: kernels for " + std::string(entry.target) + what);
+  };
   std::string known, refusals;
   for (const Entry& entry : kEntries) {
     AddToList(&known, ", ", entry.isa);
-    if (!isa.empty() && isa != entry.isa) continue;
+    if (!isa.empty() && isa != entry.isa) {
+      log(entry, " passed over: " + source + " is " + std::string(isa));
+      continue;
+    }
     const char* reason = entry.refuse();
-    if (reason == nullptr) return TableOf(entry);
+    if (reason == nullptr) {
+      log(entry, " chosen");
+      return TableOf(entry);
+    }
     AddToList(&refusals, "; ", std::string(entry.target) + ": " + reason);
-    if (Verbose()) host.Log(1, "cpu: kernels for " + std::string(entry.target) + " declined: " + reason);
+    log(entry, std::string(" declined: ") + reason);
   }
   if (refusals.empty()) {
     return octet::InvalidArgument(source + " is '" + std::string(isa) + "'; this build knows " + known);

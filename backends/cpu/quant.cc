@@ -37,13 +37,31 @@ std::array<Run, 3> RunsOf(const CacheSide& s) {
            {"zeros", s.zero_base, s.zero_stride, zeros * octet::ElementBytes(s.zero_type)}}};
 }
 
+// The sides that a layout stores.
+struct StoredSides {
+  explicit StoredSides(const KvLayout& l) {
+    sides[count++] = {"K", &l.k};
+    if (!l.v_is_k) sides[count++] = {"V", &l.v};
+    if (l.has_k_extra) sides[count++] = {"extra K", &l.k_extra};
+  }
+  auto begin() const { return sides.data(); }
+  auto end() const { return sides.data() + count; }
+
+  std::array<std::pair<const char*, const CacheSide*>, 3> sides;
+  size_t count = 0;
+};
+
 Status CheckKnown(const KvLayout& l) {
   OCTET_RETURN_IF_ERROR(octet::CheckLayout(l));
-  if (l.v_is_k) return Unimplemented("cpu: a cache whose V is K's row (MLA) is not supported; use separate K and V");
-  if (l.has_k_extra) return Unimplemented("cpu: extra K dimensions of another type are not supported; use one K type");
-  for (const CacheSide* s : {&l.k, &l.v}) {
+  if (l.v_is_k && l.offset_block > 0) {
+    return Unimplemented(
+        "cpu: a K offset table is not supported where V is K's row (MLA), as V would lack the offsets; use "
+        "offset_block 0");
+  }
+  for (const auto& [name, s] : StoredSides(l)) {
     if (s->order != 0) {
-      return Unimplemented("cpu: tile order " + std::to_string(s->order) + " is unknown; only order 0 (rows) is");
+      return Unimplemented(std::string("cpu: tile order ") + std::to_string(s->order) + " of " + name +
+                           " is unknown; only order 0 (rows) is");
     }
   }
   return OkStatus();
@@ -75,19 +93,6 @@ Status CheckPages(const char* name, const KvLayout& l, const int32_t* pages, int
   return OkStatus();
 }
 
-Element ElementOf(DType type) {
-  switch (type) {
-    case DType::kF16:
-      return Element::kF16;
-    case DType::kBF16:
-      return Element::kBF16;
-    case DType::kI8:
-      return Element::kI8;
-    default:
-      return Element::kF32;
-  }
-}
-
 Scales ScalesOf(const CacheSide& s) {
   if (!s.quantized()) return Scales::kNone;
   switch (s.axis) {
@@ -102,38 +107,12 @@ Scales ScalesOf(const CacheSide& s) {
   }
 }
 
+// Channels that a token takes per KV head.
+int64_t RowChannels(const KvLayout& l) { return octet::KRowDim(l) + (l.v_is_k ? 0 : l.v.head_dim); }
+
 uint8_t* CacheOf(const KvLayer& layer) { return octet::HostBufferOf(*layer.cache).data() + layer.cache_offset; }
 
-// Copies every row of one page between two placements of the same descriptor.
-void CopyPage(const KvLayout& from, const uint8_t* source, int64_t source_page, const KvLayout& to, uint8_t* target,
-              int64_t target_page) {
-  const CacheSide* sides[2][2] = {{&from.k, &to.k}, {&from.v, &to.v}};
-  for (const auto& [a, b] : sides) {
-    const auto in = RunsOf(*a), out = RunsOf(*b);
-    for (size_t i = 0; i < in.size(); ++i) {
-      const auto bytes = static_cast<size_t>(in[i].row_bytes);
-      if (bytes == 0) continue;
-      for (int64_t head = 0; head < from.kv_heads; ++head) {
-        const uint8_t* x = source + in[i].base + source_page * in[i].stride[0] + head * in[i].stride[1];
-        uint8_t* y = target + out[i].base + target_page * out[i].stride[0] + head * out[i].stride[1];
-        for (int64_t t = 0; t < from.page_tokens; ++t) {
-          std::memcpy(y + t * out[i].stride[2], x + t * in[i].stride[2], bytes);
-        }
-      }
-    }
-  }
-}
-
-}  // namespace
-
-Status CheckPlacedLayout(const KvLayout& l) {
-  OCTET_RETURN_IF_ERROR(CheckKnown(l));
-  for (const Run& run : RunsOf(l.k)) OCTET_RETURN_IF_ERROR(CheckRun(l, "K", run));
-  for (const Run& run : RunsOf(l.v)) OCTET_RETURN_IF_ERROR(CheckRun(l, "V", run));
-  return OkStatus();
-}
-
-Side SideOf(const KvLayout&, const KvLayer& layer, const CacheSide& s, const Tensor* scale, const Tensor* zero) {
+Side SideOf(const KvLayer& layer, const CacheSide& s, const Tensor* scale, const Tensor* zero) {
   Side side{};
   uint8_t* cache = CacheOf(layer);
   side.data = cache + s.data_base;
@@ -159,8 +138,43 @@ Side SideOf(const KvLayout&, const KvLayer& layer, const CacheSide& s, const Ten
   return side;
 }
 
-Side KSide(const KvLayout& l, const KvLayer& layer) { return SideOf(l, layer, l.k, layer.k_scale, layer.k_zero); }
-Side VSide(const KvLayout& l, const KvLayer& layer) { return SideOf(l, layer, l.v, layer.v_scale, layer.v_zero); }
+// Copies every row of one page between two placements of the same descriptor.
+void CopyPage(const KvLayout& from, const uint8_t* source, int64_t source_page, const KvLayout& to, uint8_t* target,
+              int64_t target_page) {
+  const StoredSides in_sides(from), out_sides(to);
+  for (size_t s = 0; s < in_sides.count; ++s) {
+    const auto in = RunsOf(*in_sides.sides[s].second), out = RunsOf(*out_sides.sides[s].second);
+    for (size_t i = 0; i < in.size(); ++i) {
+      const auto bytes = static_cast<size_t>(in[i].row_bytes);
+      if (bytes == 0) continue;
+      for (int64_t head = 0; head < from.kv_heads; ++head) {
+        const uint8_t* x = source + in[i].base + source_page * in[i].stride[0] + head * in[i].stride[1];
+        uint8_t* y = target + out[i].base + target_page * out[i].stride[0] + head * out[i].stride[1];
+        for (int64_t t = 0; t < from.page_tokens; ++t) {
+          std::memcpy(y + t * out[i].stride[2], x + t * in[i].stride[2], bytes);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+Status CheckPlacedLayout(const KvLayout& l) {
+  OCTET_RETURN_IF_ERROR(CheckKnown(l));
+  for (const auto& [name, side] : StoredSides(l)) {
+    for (const Run& run : RunsOf(*side)) OCTET_RETURN_IF_ERROR(CheckRun(l, name, run));
+  }
+  return OkStatus();
+}
+
+Side KSide(const KvLayout& l, const KvLayer& layer) { return SideOf(layer, l.k, layer.k_scale, layer.k_zero); }
+Side VSide(const KvLayout& l, const KvLayer& layer) {
+  return l.v_is_k ? KSide(l, layer) : SideOf(layer, l.v, layer.v_scale, layer.v_zero);
+}
+Side KExtraSide(const KvLayout& l, const KvLayer& layer) {
+  return l.has_k_extra ? SideOf(layer, l.k_extra, nullptr, nullptr) : Side{};
+}
 
 OffsetTable OffsetsOf(const KvLayout& l, const KvLayer& layer) {
   if (layer.k_offset == nullptr) return {};
@@ -169,7 +183,7 @@ OffsetTable OffsetsOf(const KvLayout& l, const KvLayer& layer) {
 }
 
 Status Quant::ChooseLayout(KvLayout& l) const {
-  l.k.order = l.v.order = 0;
+  l.k.order = l.v.order = l.k_extra.order = 0;
   OCTET_RETURN_IF_ERROR(CheckKnown(l));
   return octet::CanonicalLayout(l);
 }
@@ -192,6 +206,7 @@ Status Quant::RunRows(const KvLayout& l, const KvLayer& layer, const KvTokens& t
   RowsParams p{};
   p.k = KSide(l, layer);
   p.v = VSide(l, layer);
+  p.k_extra = KExtraSide(l, layer);
   if (t.k != nullptr) {
     p.k_rows = octet::HostData<float>(*t.k);
     p.k_token_stride = t.k->stride[0];
@@ -208,8 +223,7 @@ Status Quant::RunRows(const KvLayout& l, const KvLayer& layer, const KvTokens& t
   p.kv_heads = l.kv_heads;
   p.page_tokens = l.page_tokens;
   auto* run = gather ? context_.kernels->gather : context_.kernels->append;
-  context_.For(tokens * l.kv_heads, 8 * (l.k.head_dim + l.v.head_dim),
-               [&](int64_t begin, int64_t end) { run(p, begin, end); });
+  context_.For(tokens * l.kv_heads, 8 * RowChannels(l), [&](int64_t begin, int64_t end) { run(p, begin, end); });
   return OkStatus();
 }
 
@@ -230,13 +244,12 @@ Status Quant::CopyPages(octet::Stream&, const KvLayout& l, const KvLayer& layer,
     OCTET_RETURN_IF_ERROR(CheckPages("copy_pages", l, data + i * pairs.stride[0], 2));
   }
   uint8_t* cache = CacheOf(layer);
-  context_.For(pairs.shape[0], int64_t{l.page_tokens} * l.kv_heads * (l.k.head_dim + l.v.head_dim),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const int32_t* pair = data + i * pairs.stride[0];
-                   CopyPage(l, cache, pair[0], l, cache, pair[1]);
-                 }
-               });
+  context_.For(pairs.shape[0], l.page_tokens * l.kv_heads * RowChannels(l), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int32_t* pair = data + i * pairs.stride[0];
+      CopyPage(l, cache, pair[0], l, cache, pair[1]);
+    }
+  });
   return OkStatus();
 }
 
@@ -261,7 +274,7 @@ Status Quant::Exchange(const KvLayout& l, const KvLayer& layer, const Tensor& pa
   uint8_t* cache = CacheOf(layer);
   uint8_t* out = octet::HostBufferOf(canonical).data() + offset;
   if (to_canonical) std::memset(out, 0, bytes);  // padding between runs
-  context_.For(n, int64_t{l.page_tokens} * l.kv_heads * (l.k.head_dim + l.v.head_dim), [&](int64_t begin, int64_t end) {
+  context_.For(n, l.page_tokens * l.kv_heads * RowChannels(l), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (to_canonical) {
         CopyPage(l, cache, data[i], packed, out, i);

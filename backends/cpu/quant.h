@@ -11,10 +11,9 @@ namespace octet_cpu {
 octet::Status CheckPlacedLayout(const octet::KvLayout& layout);
 
 // K or V of a layer as the kernels see it. Expects CheckHostLayer to have passed.
-Side SideOf(const octet::KvLayout& layout, const octet::KvLayer& layer, const octet::CacheSide& side,
-            const octet::Tensor* scale, const octet::Tensor* zero);
 Side KSide(const octet::KvLayout& layout, const octet::KvLayer& layer);
-Side VSide(const octet::KvLayout& layout, const octet::KvLayer& layer);
+Side VSide(const octet::KvLayout& layout, const octet::KvLayer& layer);       // KSide where V is K's row
+Side KExtraSide(const octet::KvLayout& layout, const octet::KvLayer& layer);  // head_dim 0 where there is none
 OffsetTable OffsetsOf(const octet::KvLayout& layout, const octet::KvLayer& layer);
 
 class Quant final : public octet::QuantOps {

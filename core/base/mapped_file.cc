@@ -14,10 +14,12 @@
 namespace octet {
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK a named pipe would wait for a writer.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
-    const std::string text = absl::StrCat("cannot open ", path, ": ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text);
+    const int open_errno = errno;
+    const std::string text = absl::StrCat("cannot open ", path, ": ", std::strerror(open_errno));
+    return open_errno == ENOENT ? absl::NotFoundError(text) : absl::InvalidArgumentError(text);
   }
   struct stat info {};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size <= 0) {

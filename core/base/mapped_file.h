@@ -14,8 +14,8 @@ namespace octet {
 // Owns the mapping; moves, does not copy. Safe to read from any thread.
 class MappedFile {
  public:
-  // NotFound when there is no such file, InvalidArgument when it is not a regular file or is empty; the message names
-  // the path.
+  // NotFound when there is no such file, InvalidArgument when it cannot be opened, is not a regular file or is empty,
+  // ResourceExhausted when it cannot be mapped; the message names the path.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }

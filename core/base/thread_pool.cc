@@ -3,6 +3,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <string>
+#include <system_error>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -36,10 +38,17 @@ thread_local uint32_t current_worker = 0;
 ThreadPool::ThreadPool(int threads) {
   if (threads <= 0) threads = AvailableCpus();
   workers_.reserve(static_cast<size_t>(threads - 1));
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(static_cast<uint32_t>(i)); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(static_cast<uint32_t>(i)); });
+  } catch (const std::system_error& error) {
+    Join();  // the destructor does not run
+    throw std::system_error(error.code(), "cannot start " + std::to_string(threads) + " threads");
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { Join(); }
+
+void ThreadPool::Join() {
   {
     const std::lock_guard lock(mutex_);
     stop_.store(true, std::memory_order_relaxed);

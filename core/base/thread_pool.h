@@ -16,6 +16,7 @@ namespace octet {
 class ThreadPool {
  public:
   // `threads` counts the calling thread, so `threads - 1` workers are started; 0 means one per available CPU.
+  // Throws std::system_error when the system starts no more threads.
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -25,11 +26,12 @@ class ThreadPool {
 
   // Calls body(arg, worker, begin, end) over disjoint pieces that cover [0, n), and returns when all are done.
   // `worker` is in [0, threads()) and no two pieces with the same worker run at once. Does not allocate. Which worker
-  // gets which piece is not fixed, so a body must not let its result depend on it.
+  // gets which piece is not fixed, so a body must not let its result depend on it. A body must not throw.
   using Body = void (*)(void* arg, uint32_t worker, int64_t begin, int64_t end);
   void ParallelFor(int64_t n, Body body, void* arg);
 
  private:
+  void Join();
   void WorkerLoop(uint32_t worker);
   void RunPieces(uint32_t worker);
   bool Enter();

@@ -112,8 +112,8 @@ absl::StatusOr<std::vector<DTypeRow>> KvRows(const Model& model) {
 }
 
 absl::Status ModelInfo(const InfoFlags& flags, Registry& registry, Json& document, std::string& text) {
-  auto file = GgufFile::Open(flags.model);
-  if (!file.ok()) return absl::InvalidArgumentError(file.status().message());
+  auto file = OpenModelFile(flags.model);
+  if (!file.ok()) return file.status();
   auto device = OpenDevice(registry, flags.device);
   if (!device.ok()) return device.status();
   auto model = Model::Prepare(**device, **file, {});
@@ -170,7 +170,7 @@ absl::Status Info(const InfoFlags& flags) {
   if (!flags.model.empty() && !flags.backends) {
     if (auto status = ModelInfo(flags, **registry, document, text); !status.ok()) return status;
   }
-  fmt::print("{}", flags.json ? document.dump(2) + "\n" : text);
+  fmt::print("{}", flags.json ? document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text);
   return absl::OkStatus();
 }
 

@@ -3,8 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,7 +29,7 @@ struct QualityFlags {
   std::string against = "f32";
   std::string caches = "int8,int8:rotation,int8:plain,int8:group32,bf16";
   int64_t tokens = 2048, window = 2048;
-  double max_kl = 0, min_top1 = 0;
+  std::optional<double> max_kl, min_top1;
   bool json = false;
 };
 
@@ -48,7 +51,11 @@ absl::StatusOr<KvOptions> ParseCache(const std::string& name, const KvOptions& b
   if (!dtype.ok()) return dtype.status();
   kv.dtype = *dtype;
   kv.recipe = Int8Recipe::kDefault;
-  if (parts.size() > 1) {
+  if (parts.size() > 2 || (parts.size() == 2 && kv.dtype != DType::kI8)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' is no cache; write a dtype such as bf16, or int8 with a recipe such as int8:plain"));
+  }
+  if (parts.size() == 2) {
     auto recipe = ParseInt8Recipe(parts[1]);
     if (!recipe.ok()) return recipe.status();
     kv.recipe = *recipe;
@@ -143,7 +150,9 @@ absl::StatusOr<std::vector<int32_t>> ReadTokens(const Engine& engine, const std:
   return ids;
 }
 
-absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span<const int32_t> window) {
+// `on_step` gets the number of tokens of the window that are done.
+absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span<const int32_t> window,
+                       const std::function<void(size_t)>& on_step) {
   const int64_t vocab = engine.model().config().vocab_size;
   Reference reference;
   std::vector<Scored> scored;
@@ -179,6 +188,7 @@ absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span
         subjects[s].nll += row.nll;
       }
     }
+    on_step(begin + chunk.size());
   }
   return absl::OkStatus();
 }
@@ -240,8 +250,10 @@ absl::Status Quality(const QualityFlags& flags) {
     const std::span<const int32_t> all(*ids);
     for (size_t begin = 0; begin + 1 < all.size(); begin += static_cast<size_t>(window)) {
       const auto piece = all.subspan(begin, std::min(static_cast<size_t>(window), all.size() - begin));
-      if (auto status = RunWindow(engine, subjects, piece); !status.ok()) return status;
-      progress.Update(static_cast<double>(begin + piece.size()) / static_cast<double>(all.size()));
+      const auto on_step = [&](size_t done) {
+        progress.Update(static_cast<double>(begin + done) / static_cast<double>(all.size()));
+      };
+      if (auto status = RunWindow(engine, subjects, piece, on_step); !status.ok()) return status;
     }
   }
 
@@ -272,13 +284,13 @@ absl::Status Quality(const QualityFlags& flags) {
                  s.standard_error, s.p99, s.max, 100 * s.top1, s.perplexity);
     }
     // The limits are for the first cache after the reference.
-    if (i == 1 && flags.max_kl > 0 && s.mean_kl > flags.max_kl) {
+    if (i == 1 && flags.max_kl && !(s.mean_kl <= *flags.max_kl)) {
       verdict = absl::FailedPreconditionError(fmt::format(
-          "the {} cache has a mean KL of {:.2e}, and --max-kl is {:.2e}", subjects[i].name, s.mean_kl, flags.max_kl));
-    } else if (i == 1 && s.top1 < flags.min_top1) {
+          "the {} cache has a mean KL of {:.2e}, and --max-kl is {:.2e}", subjects[i].name, s.mean_kl, *flags.max_kl));
+    } else if (i == 1 && flags.min_top1 && !(s.top1 >= *flags.min_top1)) {
       verdict = absl::FailedPreconditionError(
           fmt::format("the {} cache agrees with {} on {:.4f} of the first choices, and --min-top1 is {:.4f}",
-                      subjects[i].name, flags.against, s.top1, flags.min_top1));
+                      subjects[i].name, flags.against, s.top1, *flags.min_top1));
     }
   }
   if (flags.json) fmt::print("{}\n", document.dump(2));

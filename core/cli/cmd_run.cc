@@ -83,9 +83,9 @@ void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& pr
                         100.0 * (1.0 - static_cast<double>(kv.total()) / static_cast<double>(bf16)));
   }
   fmt::print(stderr,
-             "KV cache {} in all {} layers, {} tokens: {} planned, {} allocated (data {}, scales {}, padding {}, K "
+             "KV cache {}{} in all {} layers, {} tokens: {} planned, {} allocated (data {}, scales {}, padding {}, K "
              "offsets {}){}\n",
-             DTypeName(kv.layout.k.data_type), kv.layers,
+             DTypeName(kv.layout.k.data_type), engine.flags().kv_cache_dtype == "auto" ? " (auto)" : "", kv.layers,
              static_cast<int64_t>(kv.layout.num_pages) * kv.layout.page_tokens, kv.total(),
              runner.cache().allocated_bytes(), kv.pages.data, kv.pages.scales, kv.pages.padding, kv.offset_bytes,
              saved);
@@ -123,6 +123,9 @@ absl::Status Run(const RunFlags& flags) {
   if (flags.generate.logprobs < 0 || flags.generate.logprobs > 1000) {
     return absl::InvalidArgumentError("--logprobs must be 0 to 1000");
   }
+  if (flags.generate.logprobs > 0 && !flags.json) {
+    return absl::InvalidArgumentError("--logprobs are part of the JSON document; add --json");
+  }
   auto opened = Engine::Open(flags.model, kStepTokens);
   if (!opened.ok()) return opened.status();
   Engine& engine = **opened;
@@ -130,6 +133,11 @@ absl::Status Run(const RunFlags& flags) {
   if (flags.model.max_model_len > context) {
     return absl::InvalidArgumentError(absl::StrCat("--max-model-len is ", flags.model.max_model_len,
                                                    " and the model's context is ", context, " tokens"));
+  }
+  for (const int32_t id : flags.generate.stop_token_ids) {
+    if (id >= 0 && id < engine.model().config().vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--stop-token-id ", id, " is outside the model's vocabulary of ",
+                                                   engine.model().config().vocab_size, " tokens"));
   }
   auto text = PromptText(flags, engine.tokenizer());
   if (!text.ok()) return text.status();
@@ -160,10 +168,7 @@ absl::Status Run(const RunFlags& flags) {
   Progress progress("reading the prompt");
   auto result = Generate(**runner, engine.tokenizer(), *prompt, flags.generate, print,
                          [&progress](double share) { progress.Update(share); });
-  if (!result.ok()) {
-    if (!flags.json) std::fflush(stdout);
-    return result.status();
-  }
+  if (!result.ok()) return result.status();
   if (flags.json) {
     PrintJson(engine, **runner, *prompt, *result, flags.generate.logprobs > 0);
   } else {
@@ -180,6 +185,7 @@ void AddRun(CLI::App& app, Command& chosen) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "generate text from a prompt");
   flags->model.AddTo(*command);
+  flags->model.AddCacheTo(*command);
   GenerateOptions& g = flags->generate;
   CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt");
   CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt");

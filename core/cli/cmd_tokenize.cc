@@ -39,8 +39,8 @@ absl::Status Tokenize(const TokenizeFlags& flags) {
   if (flags.has_prompt + flags.has_file + flags.has_decode != 1) {
     return absl::InvalidArgumentError("octet tokenize takes one of --prompt, --file and --decode");
   }
-  auto file = GgufFile::Open(flags.model);
-  if (!file.ok()) return absl::InvalidArgumentError(file.status().message());
+  auto file = OpenModelFile(flags.model);
+  if (!file.ok()) return file.status();
   auto spec = TokenizerSpecFromGguf(**file);
   if (!spec.ok()) return spec.status();
   auto tokenizer = Tokenizer::Create(*std::move(spec));
@@ -49,11 +49,14 @@ absl::Status Tokenize(const TokenizeFlags& flags) {
   std::vector<int32_t> ids;
   std::string text;
   if (flags.has_decode) {
+    if (flags.no_special || flags.add_special) {
+      return absl::InvalidArgumentError("--no-special and --add-special are for text and have no use with --decode");
+    }
     auto parsed = ParseIds(flags.decode);
     if (!parsed.ok()) return parsed.status();
     ids = *std::move(parsed);
     auto decoded = tokenizer->Decode(ids);
-    if (!decoded.ok()) return absl::InvalidArgumentError(decoded.status().message());
+    if (!decoded.ok()) return decoded.status();
     text = *std::move(decoded);
   } else {
     text = flags.prompt;

@@ -12,18 +12,14 @@
 namespace octet {
 namespace {
 
-// A model file that is cut short is wrong like any other bad file; DataLoss is kept for devices.
-absl::Status FileError(const absl::Status& status) {
-  return status.code() == absl::StatusCode::kDataLoss ? absl::InvalidArgumentError(status.message()) : status;
-}
-
 absl::Status CheckFlags(const ModelFlags& flags) {
   if (flags.compute != "fast" && flags.compute != "exact") {
     return absl::InvalidArgumentError(absl::StrCat("unknown --compute '", flags.compute, "'; use fast or exact"));
   }
   if (flags.kv_scales != "dynamic") {
-    return absl::UnimplementedError(absl::StrCat(
-        "--kv-scales ", flags.kv_scales, " is not done yet; dynamic scales need no calibration and are the default"));
+    return absl::UnimplementedError(
+        absl::StrCat("--kv-scales ", flags.kv_scales,
+                     " is not supported; use dynamic, the default, whose scales need no calibration"));
   }
   if (flags.block_size < 1 || flags.block_size > 4096) {
     return absl::InvalidArgumentError(
@@ -45,25 +41,37 @@ absl::Status CheckFlags(const ModelFlags& flags) {
 
 void DeviceFlags::AddTo(CLI::App& app) {
   app.add_option("--device", device, "auto, cpu, cuda, cuda:1, or any backend's name")->capture_default_str();
-  app.add_option("--backend-path", backend_paths, "extra backend library, or folder of them ");
+  app.add_option("--backend-path", backend_paths, "extra backend library, or folder of them (repeatable)")
+      ->allow_extra_args(false);
   app.add_option("--threads", threads, "CPU threads; 0: one per available CPU")->capture_default_str();
 }
 
 void ModelFlags::AddTo(CLI::App& app) {
   app.add_option("-m,--model", model, "model file (GGUF)")->required();
   device.AddTo(app);
-  app.add_option("--kv-cache-dtype", kv_cache_dtype, "auto (the model's 16-bit type), f32, f16, bf16 or int8")
-      ->capture_default_str();
-  app.add_option("--kv-int8-recipe", kv_int8_recipe, "how K and V become INT8: default, rotation, plain or group32")
-      ->capture_default_str();
   app.add_option("--kv-scales", kv_scales, "dynamic: one scale per token and head, no calibration")
       ->capture_default_str();
   app.add_option("--compute", compute, "fast, or exact: float activations and accumulation everywhere")
       ->capture_default_str();
   app.add_flag("--strict", strict, "an error instead of a warning where the device has no native kernel");
-  app.add_option("--max-model-len", max_model_len, "tokens of one sequence that the KV cache has room for");
   app.add_option("--block-size", block_size, "tokens per KV cache page")->capture_default_str();
   app.add_option("--max-num-seqs", max_num_seqs, "sequences that the KV cache has room for")->capture_default_str();
+}
+
+void ModelFlags::AddCacheTo(CLI::App& app) {
+  app.add_option("--kv-cache-dtype", kv_cache_dtype, "auto (bf16 for a GGUF model), f32, f16, bf16 or int8")
+      ->capture_default_str();
+  app.add_option("--kv-int8-recipe", kv_int8_recipe, "how K and V become INT8: default, rotation, plain or group32")
+      ->capture_default_str();
+  app.add_option("--max-model-len", max_model_len,
+                 "tokens of one sequence that the KV cache has room for; without it, what the request needs");
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path) {
+  auto file = GgufFile::Open(path);
+  // A file that is cut short is wrong like any other bad file; DataLoss is kept for devices.
+  if (file.status().code() == absl::StatusCode::kDataLoss) return absl::InvalidArgumentError(file.status().message());
+  return file;
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Registry& registry, const DeviceFlags& flags) {
@@ -81,11 +89,16 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const ModelFlags& flags, in
   // A model stored in GGUF blocks has no 16-bit type of its own: bf16, whose range every K fits.
   auto dtype = ParseKvDType(flags.kv_cache_dtype, DType::kBF16);
   if (!dtype.ok()) return dtype.status();
+  if (*recipe != Int8Recipe::kDefault && *dtype != DType::kI8) {
+    return absl::InvalidArgumentError(absl::StrCat("--kv-int8-recipe ", flags.kv_int8_recipe, " has no use in a ",
+                                                   DTypeName(*dtype),
+                                                   " KV cache; add --kv-cache-dtype int8 or leave it out"));
+  }
 
   std::unique_ptr<Engine> engine(new Engine(flags));
   engine->kv_ = {.dtype = *dtype, .recipe = *recipe, .page_tokens = flags.block_size};
-  auto file = GgufFile::Open(flags.model);
-  if (!file.ok()) return FileError(file.status());
+  auto file = OpenModelFile(flags.model);
+  if (!file.ok()) return file.status();
   engine->file_ = *std::move(file);
 
   auto registry = Registry::Load({.backend_paths = flags.device.backend_paths, .pool = &engine->pool_});
@@ -132,7 +145,9 @@ absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const KvOptions& k
 
 absl::Status Engine::Load(const std::vector<Runner*>& runners) {
   uint64_t needed = model_->weight_bytes() + model_->constant_bytes();
-  for (const Runner* runner : runners) needed += runner->plan().own_bytes();
+  for (const Runner* runner : runners) {
+    if (__builtin_add_overflow(needed, runner->plan().own_bytes(), &needed)) needed = UINT64_MAX;
+  }
   auto memory = device_->memory();
   if (!memory.ok()) return memory.status();
   if (needed > memory->free_bytes) {

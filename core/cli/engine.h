@@ -43,7 +43,8 @@ struct ModelFlags {
   int32_t block_size = 64;
   int32_t max_num_seqs = 1;
 
-  void AddTo(CLI::App& app);
+  void AddTo(CLI::App& app);       // all but the next
+  void AddCacheTo(CLI::App& app);  // the dtype, recipe and length of a command's one cache
 };
 
 // Owns everything; members end in reverse order. Open loads nothing onto the device: commands first check the request
@@ -80,6 +81,9 @@ class Engine {
   std::unique_ptr<Model> model_;
   KvOptions kv_;
 };
+
+// The model file; InvalidArgument for any damage, Unimplemented for what octet does not read.
+absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path);
 
 // Opens the device that the flags name; a device that is not there is Unavailable.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Registry& registry, const DeviceFlags& flags);

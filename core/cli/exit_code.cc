@@ -23,7 +23,14 @@ int ExitCodeOf(const absl::Status& status) {
 }
 
 int Finish(const absl::Status& status) {
-  if (!status.ok()) std::fprintf(stderr, "octet: %s\n", std::string(status.message()).c_str());
+  if (!status.ok()) {
+    // One line whatever a name or a text out of a file holds, and no escape sequences for the terminal.
+    std::string text(status.message());
+    for (char& c : text) {
+      if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+    }
+    std::fprintf(stderr, "octet: %s\n", text.c_str());
+  }
   return ExitCodeOf(status);
 }
 

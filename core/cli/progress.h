@@ -7,7 +7,8 @@
 
 namespace octet {
 
-// Writes to stderr from the second second on; erased when it ends. Thread-compatible.
+// Writes to stderr from the second second on; erased when all is done, before anything else is written there, or when
+// it ends. Thread-compatible.
 class Progress {
  public:
   explicit Progress(std::string what);
@@ -17,6 +18,8 @@ class Progress {
   static void Callback(double share, void* progress) { static_cast<Progress*>(progress)->Update(share); }
 
  private:
+  void Erase();
+
   std::string what_;
   bool terminal_;
   int shown_percent_ = -1;

@@ -18,7 +18,7 @@ enum class Int8Recipe {
   kDefault,   // K offsets where the weights ask for them, rotation, one scale per (token, head)
   kRotation,  // rotation alone
   kPlain,     // one scale per (token, head), nothing else
-  kGroup32,   // one scale per 32 channels, as llama.cpp's q8_0 has
+  kGroup32,   // one scale per 32 channels, as llama.cpp's q8_0 has; per 8 where 32 does not divide the head dim
 };
 
 struct KvOptions {
@@ -30,8 +30,10 @@ struct KvOptions {
 // Positions that share one row of the K offset table, whatever the page size.
 inline constexpr int32_t kOffsetBlock = 64;
 
-// "auto", "f32", "f16", "bf16", "int8" -> options. `model_type` is what auto means: the model's own 16-bit type.
+// "auto", "f32", "f16", "bf16", "int8"; `model_type` is what auto means: the model's own 16-bit type. InvalidArgument
+// for another name.
 absl::StatusOr<DType> ParseKvDType(std::string_view name, DType model_type);
+// "default", "rotation", "plain", "group32"; InvalidArgument for another name.
 absl::StatusOr<Int8Recipe> ParseInt8Recipe(std::string_view name);
 
 // The largest power of two that divides head_dim: the Hadamard block of the default recipe.

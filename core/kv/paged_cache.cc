@@ -6,19 +6,30 @@ namespace octet {
 namespace {
 
 constexpr uint64_t kLayerAlignment = 128;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 62;
 
 uint64_t TableBytes(const std::vector<float>& table) { return table.size() * sizeof(float); }
 
 }  // namespace
 
-KvPlan PagedCache::Plan(const KvLayout& layout, int32_t layers, const KOffsetTables& offsets) {
+absl::StatusOr<KvPlan> PagedCache::Plan(const KvLayout& layout, int32_t layers, int32_t offset_layers,
+                                        int64_t max_len) {
   KvPlan plan;
   plan.layout = layout;
   plan.layers = layers;
   const KvBytes layer = CountKvBytes(layout);
   const uint64_t n = static_cast<uint64_t>(layers);
   plan.pages = {layer.data * n, layer.scales * n, layer.padding * n};
-  for (const std::vector<float>& table : offsets) plan.offset_bytes += TableBytes(table);
+  const uint64_t blocks = static_cast<uint64_t>((max_len + kOffsetBlock - 1) / kOffsetBlock);
+  plan.offset_bytes = static_cast<uint64_t>(offset_layers) * blocks * static_cast<uint64_t>(layout.kv_heads) *
+                      static_cast<uint64_t>(layout.k.head_dim) * sizeof(float);
+  uint64_t total = 0;
+  if (__builtin_mul_overflow(layout.layer_bytes, n, &total) ||
+      __builtin_add_overflow(total, plan.offset_bytes, &total) || total > kMaxBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("a KV cache of ", layout.num_pages, " pages of ", layout.page_tokens,
+                                                   " tokens in ", layers,
+                                                   " layers needs more than 2^62 bytes; ask for fewer tokens"));
+  }
   return plan;
 }
 
@@ -64,6 +75,7 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Create(Device& device, o
       layer.k_offset = &cache->offset_tensors_[index];
       if (auto status = device.Write(stream, cache->offsets_.get(), offset, table.data(), TableBytes(table));
           !status.ok()) {
+        device.Sync(stream).IgnoreError();  // earlier tables, which the caller may free now, may be on their way
         return status;
       }
       offset += TableBytes(table);

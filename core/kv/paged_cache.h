@@ -22,15 +22,18 @@ struct KvPlan {
   uint64_t total() const { return pages.total() + offset_bytes; }
 };
 
-// One table per layer, empty where a layer has none: f32 [blocks][kv_heads][head_dim].
+// f32 [blocks][kv_heads][head_dim] per layer, empty where a layer has none; no tables at all where no layer has one.
 using KOffsetTables = std::vector<std::vector<float>>;
 
+// Thread-compatible, like its pool. Plan and layers are constant after Create.
 class PagedCache {
  public:
-  static KvPlan Plan(const KvLayout& layout, int32_t layers, const KOffsetTables& offsets);
+  // `offset_layers` layers have a K offset table for positions below max_len. InvalidArgument beyond 2^62 bytes.
+  static absl::StatusOr<KvPlan> Plan(const KvLayout& layout, int32_t layers, int32_t offset_layers, int64_t max_len);
 
-  // Allocates what the plan says and checks with the device that exactly that was taken (Internal otherwise). `device`
-  // and `stream` are borrowed; the device must outlive the cache.
+  // Allocates what the plan says and checks with the device that exactly that was taken (Internal otherwise), so
+  // nothing else may allocate on the device meanwhile. `offsets` are the tables that were planned for. `device` and
+  // `stream` are borrowed; the device must outlive the cache.
   static absl::StatusOr<std::unique_ptr<PagedCache>> Create(Device& device, octet_stream* stream, const KvPlan& plan,
                                                             const KOffsetTables& offsets);
 

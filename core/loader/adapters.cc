@@ -9,6 +9,15 @@ Status NoObject(const std::string& id, const char* what) {
   return Internal(id + ": the backend reported success but made no " + what);
 }
 
+// call(octet_support*, octet_error*) -> octet_code, as an answer.
+template <typename F>
+Support Ask(F&& call) {
+  octet_support support = convert::Sized<octet_support>();
+  octet_error error = convert::Sized<octet_error>();
+  const octet_code code = call(&support, &error);
+  return convert::ReadSupport(code, error, support);
+}
+
 class PluginQuantOps final : public QuantOps {
  public:
   explicit PluginQuantOps(const DeviceRef& device) : device_(device), ops_(*device.table->quant) {}
@@ -25,10 +34,9 @@ class PluginQuantOps final : public QuantOps {
 
   Support Supports(const KvLayout& layout, DType input) const override {
     const convert::CKvLayout c(layout);
-    octet_support support = convert::Sized<octet_support>();
-    octet_error error = convert::Sized<octet_error>();
-    const octet_code code = ops_.supports(device_.handle, &c.layout, static_cast<octet_dtype>(input), &support, &error);
-    return convert::ReadSupport(code, error, support);
+    return Ask([&](octet_support* out, octet_error* error) {
+      return ops_.supports(device_.handle, &c.layout, static_cast<octet_dtype>(input), out, error);
+    });
   }
 
   Status Append(Stream& stream, const KvLayout& layout, const KvLayer& layer, const KvTokens& tokens) override {
@@ -98,10 +106,8 @@ class PluginAttention final : public AttentionBackend {
   Support Supports(const AttentionDesc& desc) const override {
     if (desc.kv == nullptr) return Support::No("the attention descriptor has no KV layout");
     const convert::CAttentionDesc c(desc);
-    octet_support support = convert::Sized<octet_support>();
-    octet_error error = convert::Sized<octet_error>();
-    const octet_code code = ops_.supports(device_.handle, &c.desc, &support, &error);
-    return convert::ReadSupport(code, error, support);
+    return Ask(
+        [&](octet_support* out, octet_error* error) { return ops_.supports(device_.handle, &c.desc, out, error); });
   }
 
   StatusOr<std::unique_ptr<AttentionPlan>> MakePlan(const AttentionDesc& desc, Buffer* workspace,
@@ -138,10 +144,9 @@ class PluginDenseOps final : public DenseOps {
 
   Support SupportsWeight(const WeightDesc& desc) const override {
     const convert::CWeightDesc c(desc);
-    octet_support support = convert::Sized<octet_support>();
-    octet_error error = convert::Sized<octet_error>();
-    const octet_code code = ops_.supports_weight(device_.handle, &c.desc, &support, &error);
-    return convert::ReadSupport(code, error, support);
+    return Ask([&](octet_support* out, octet_error* error) {
+      return ops_.supports_weight(device_.handle, &c.desc, out, error);
+    });
   }
 
   StatusOr<Weight*> PrepareWeight(Stream& stream, const WeightDesc& desc) override {
@@ -203,10 +208,9 @@ class PluginFusedOps final : public FusedOps {
     if (!present) return Support::No("the backend has no such fused operation");
     if (desc.kv == nullptr) return Support::No("the attention descriptor has no KV layout");
     const convert::CAttentionDesc c(desc);
-    octet_support support = convert::Sized<octet_support>();
-    octet_error error = convert::Sized<octet_error>();
-    const octet_code code = ops_.supports(device_.handle, static_cast<int32_t>(entry), &c.desc, &support, &error);
-    return convert::ReadSupport(code, error, support);
+    return Ask([&](octet_support* out, octet_error* error) {
+      return ops_.supports(device_.handle, static_cast<int32_t>(entry), &c.desc, out, error);
+    });
   }
 
   Status QkvAppend(Stream& stream, const KvLayout& layout, const KvLayer& layer, const QkvAppendArgs& args) override {

@@ -1,5 +1,5 @@
 // The C tables of a backend as the C++ classes that core programs against. Each object belongs to one open device of a
-// table that passed CheckTable, and ends before the device is closed. Errors are prefixed with the device's id.
+// table that passed CheckTable; the device stays open while it is used. Errors are prefixed with the device's id.
 #ifndef OCTET_CORE_LOADER_ADAPTERS_H_
 #define OCTET_CORE_LOADER_ADAPTERS_H_
 

@@ -95,11 +95,9 @@ absl::StatusOr<OwnedWeight> Device::PrepareWeight(octet_stream* stream, const We
   if (dense_ == nullptr) {
     return absl::UnimplementedError(absl::StrCat(id_, ": this backend has attention only, no weights"));
   }
-  const convert::CWeightDesc c(desc);
-  octet_weight* weight = nullptr;
-  const Status status = CallTable(
-      id_, [&](octet_error* error) { return table_->dense->prepare_weight(stream, &c.desc, &weight, error); });
-  return TakeOver(status, id_, "weight", weight, table_->dense->release_weight);
+  const StatusOr<Weight*> weight = dense_->PrepareWeight(*stream, desc);
+  if (!weight.ok()) return ToAbsl(weight.status());
+  return OwnedWeight(*weight, table_->dense->release_weight);
 }
 
 absl::Status Device::Write(octet_stream* stream, octet_buffer* buffer, uint64_t offset, const void* src,

@@ -1,6 +1,7 @@
 #include "core/loader/host_table.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -17,6 +18,11 @@ struct Sink {
 Sink& TheSink() {
   static Sink* const sink = new Sink;
   return *sink;
+}
+
+bool Verbose() {
+  const char* words = std::getenv("OCTET_VERBOSE");
+  return words != nullptr && *words != '\0';
 }
 
 void Log(void*, int32_t level, const char* text, size_t len) noexcept {
@@ -42,7 +48,7 @@ void LogToBackendSink(int level, std::string_view text) {
   std::lock_guard<std::mutex> lock(TheSink().mutex);
   if (TheSink().function) {
     TheSink().function(level, text);
-  } else if (level >= 2) {
+  } else if (level >= 2 || Verbose()) {
     std::fprintf(stderr, "octet: %s%.*s\n", level == 2 ? "warning: " : "", static_cast<int>(text.size()), text.data());
   }
 }

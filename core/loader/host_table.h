@@ -11,7 +11,7 @@
 namespace octet {
 
 // level: 0 debug, 1 info, 2 warning, 3 error. Called from any thread, one call at a time. An empty function restores
-// the default: warnings and errors on stderr.
+// the default: warnings and errors on stderr, and what is below them where OCTET_VERBOSE is set.
 using LogSink = std::function<void(int level, std::string_view text)>;
 void SetBackendLogSink(LogSink sink);
 

@@ -22,10 +22,9 @@ absl::StatusOr<octet_backend_query_v1_fn*> OpenLibrary(const std::string& path) 
   try {
     // The overload that throws: the other one loses the dynamic linker's text.
     boost::dll::shared_library library(path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
-    auto* query = &library.get<octet_backend_query_v1_fn>("octet_backend_query_v1");
     std::lock_guard<std::mutex> lock(*mutex);
-    libraries->push_back(std::move(library));
-    return query;
+    libraries->push_back(std::move(library));  // first: its code has run, so it stays even without the symbol
+    return &libraries->back().get<octet_backend_query_v1_fn>("octet_backend_query_v1");
   } catch (const std::exception& e) {
     // "boost::dll::shared_library::load() failed (dlerror system message: TEXT): Bad file descriptor"
     std::string text = e.what();

@@ -213,6 +213,7 @@ const octet_backend_v1* Examine(const octet_host_v1* host, BackendReport& report
   }
 
   uint32_t count = 0;
+  error = convert::Sized<octet_error>();
   const octet_code code = table->device->count(&count, &error);
   if (code != OCTET_OK) {
     end(BackendState::kUnavailable, convert::ReadStatus(code, error).message());

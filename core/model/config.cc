@@ -117,7 +117,6 @@ RopeScaling ReadRopeScaling(Keys& keys) {
   if (attn_factor != 1) keys.Refuse("rope.scaling.attn_factor", absl::StrCat("is ", attn_factor));
   scaling.kind = RopeScalingKind::kLinear;
   scaling.factor = factor;
-  scaling.original_context_length = keys.IntOr("rope.scaling.original_context_length", 0, 0, kMaxContext);
   return scaling;
 }
 

@@ -16,14 +16,11 @@
 
 namespace octet {
 
-enum class RopeScalingKind { kNone, kLinear, kLlama3, kYarn };
+enum class RopeScalingKind { kNone, kLinear };
 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
-  double factor = 1;  // positions are divided by it (linear); stretch of the context (the others)
-  int64_t original_context_length = 0;
-  double low_freq_factor = 1, high_freq_factor = 4;                       // llama3
-  double ext_factor = 1, attn_factor = 1, beta_fast = 32, beta_slow = 1;  // yarn
+  double factor = 1;  // positions are divided by it
 };
 
 struct RopeConfig {
@@ -55,8 +52,7 @@ struct ModelConfig {
   int64_t context_length = 0;  // tokens it was trained for
   std::vector<LayerConfig> layers;
 
-  NormKind norm = NormKind::kRms;
-  float norm_eps = 0;
+  float norm_eps = 0;  // of the RMS norms
   RopeConfig rope;
   Activation activation = Activation::kSiluGated;
   float attention_scale = 0;    // factor of q·k

@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Prepare(Device& device, const Gguf
                                                       const ModelOptions& options) {
   if (device.dense() == nullptr) {
     return absl::UnimplementedError(
-        absl::StrCat(device.id(), " computes attention only and cannot run a model; use ", "another device"));
+        absl::StrCat(device.id(), " computes attention only and cannot run a model; use another device"));
   }
   auto config = ReadModelConfig(file);
   if (!config.ok()) return config.status();
@@ -215,10 +215,19 @@ absl::Status Model::PlanWeights() {
 absl::Status Model::Upload(void (*progress)(double share, void* arg), void* arg) {
   auto stream = device_->CreateStream();
   if (!stream.ok()) return stream.status();
+  const absl::Status uploaded = UploadOn(stream->get(), progress, arg);
+  // Work under way may still read host memory, also after a failure.
+  const absl::Status synced = device_->Sync(stream->get());
+  row_scales_.clear();
+  packed_.clear();
+  return uploaded.ok() ? synced : uploaded;
+}
+
+absl::Status Model::UploadOn(octet_stream* stream, void (*progress)(double share, void* arg), void* arg) {
   auto buffer = device_->Alloc(constant_bytes());
   if (!buffer.ok()) return buffer.status();
   constant_buffer_ = *std::move(buffer);
-  if (auto status = device_->Write(stream->get(), constant_buffer_.get(), 0, constants_.data(), constant_bytes());
+  if (auto status = device_->Write(stream, constant_buffer_.get(), 0, constants_.data(), constant_bytes());
       !status.ok()) {
     return status;
   }
@@ -234,14 +243,11 @@ absl::Status Model::Upload(void (*progress)(double share, void* arg), void* arg)
   }
   size_t done = 0;
   for (Packed& packed : packed_) {
-    auto weight = device_->PrepareWeight(stream->get(), Describe(packed));
+    auto weight = device_->PrepareWeight(stream, Describe(packed));
     if (!weight.ok()) return weight.status();
     *packed.target = *std::move(weight);
     if (progress != nullptr) progress(static_cast<double>(++done) / static_cast<double>(packed_.size()), arg);
   }
-  if (auto status = device_->Sync(stream->get()); !status.ok()) return status;
-  row_scales_.clear();
-  packed_.clear();
   return absl::OkStatus();
 }
 

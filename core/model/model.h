@@ -87,6 +87,7 @@ class Model {
   absl::Status PrepareLayer(int32_t index, const LayerTensors& tensors);
   absl::Status PrepareGlobals(const ModelTensors& tensors);
   absl::Status PlanWeights();
+  absl::Status UploadOn(octet_stream* stream, void (*progress)(double share, void* arg), void* arg);
   WeightDesc Describe(const Packed& packed) const;
 
   // Host copy of a 1-D tensor; empty for none.

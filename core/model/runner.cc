@@ -31,25 +31,33 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Prepare(const Model& model, cons
   }
   if (options.max_num_seqs < 1 || options.kv.page_tokens < 1 || options.max_logit_rows < options.max_num_seqs ||
       options.max_logit_rows > model.options().max_step_tokens) {
-    return absl::InvalidArgumentError(
-        "a runner needs at least one sequence, one token per page, and a row of logits per sequence");
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.max_num_seqs, " sequences, ", options.max_logit_rows, " rows of logits and pages of ",
+        options.kv.page_tokens, " tokens were asked for; a step of at most ", model.options().max_step_tokens,
+        " tokens needs 1 or more of each, a row per sequence and no more rows than tokens"));
   }
   const int64_t pages = (options.max_model_len + options.kv.page_tokens - 1) / options.kv.page_tokens *
                         static_cast<int64_t>(options.max_num_seqs);
-  if (pages > INT32_MAX) return absl::InvalidArgumentError("the KV cache would need more than 2^31 pages");
+  if (pages > INT32_MAX) {
+    return absl::InvalidArgumentError(absl::StrCat("the KV cache would need ", pages, " pages of ",
+                                                   options.kv.page_tokens, " tokens, and at most ", INT32_MAX,
+                                                   " can be numbered; ask for larger pages or fewer tokens"));
+  }
   std::unique_ptr<Runner> runner(new Runner(model, options));
-  const bool with_offsets = options.kv.dtype == DType::kI8 && options.kv.recipe == Int8Recipe::kDefault;
-  if (with_offsets) runner->offset_tables_ = model.MakeKOffsetTables(options.max_model_len);
+  const bool default_recipe = options.kv.dtype == DType::kI8 && options.kv.recipe == Int8Recipe::kDefault;
+  const int32_t offset_layers = default_recipe ? static_cast<int32_t>(model.k_offset_layers().size()) : 0;
 
   KvShape shape;
   shape.kv_heads = static_cast<int32_t>(c.kv_heads);
   shape.k_head_dim = static_cast<int32_t>(c.head_dim);
   shape.v_head_dim = static_cast<int32_t>(c.v_head_dim);
   shape.num_pages = static_cast<int32_t>(pages);
-  shape.has_k_offsets = with_offsets && !model.k_offset_layers().empty();
+  shape.has_k_offsets = offset_layers > 0;
   auto layout = MakeKvLayout(runner->device_.quant(), options.kv, shape);
   if (!layout.ok()) return layout.status();
-  runner->plan_.kv = PagedCache::Plan(*layout, static_cast<int32_t>(c.num_layers()), runner->offset_tables_);
+  auto plan = PagedCache::Plan(*layout, static_cast<int32_t>(c.num_layers()), offset_layers, options.max_model_len);
+  if (!plan.ok()) return plan.status();
+  runner->plan_.kv = *plan;
   runner->plan_.weights = model.weight_bytes();
   runner->plan_.constants = model.constant_bytes();
 
@@ -92,6 +100,11 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Prepare(const Model& model, cons
   return runner;
 }
 
+Runner::~Runner() {
+  // A step that failed may have left work on the stream; its error was told then.
+  if (stream_) device_.Sync(stream_.get()).IgnoreError();
+}
+
 void Runner::LayOut() {
   const ModelConfig& c = model_.config();
   const uint64_t tokens = static_cast<uint64_t>(model_.options().max_step_tokens);
@@ -127,7 +140,9 @@ absl::Status Runner::Allocate() {
   auto stream = device_.CreateStream();
   if (!stream.ok()) return stream.status();
   stream_ = *std::move(stream);
-  auto cache = PagedCache::Create(device_, stream_.get(), plan_.kv, offset_tables_);
+  KOffsetTables offsets;
+  if (plan_.kv.offset_bytes > 0) offsets = model_.MakeKOffsetTables(options_.max_model_len);
+  auto cache = PagedCache::Create(device_, stream_.get(), plan_.kv, offsets);
   if (!cache.ok()) return cache.status();
   auto activations = device_.Alloc(plan_.activations);
   if (!activations.ok()) return activations.status();
@@ -180,8 +195,11 @@ absl::Status Runner::Allocate() {
 absl::Status Runner::CheckBatch(std::span<const SequenceInput> batch) const {
   size_t tokens = 0, rows = 0;
   for (const SequenceInput& sequence : batch) {
-    const int64_t len = sequence.cached + static_cast<int64_t>(sequence.tokens.size());
-    if (sequence.tokens.empty() || sequence.cached < 0 || sequence.pages == nullptr || len > options_.max_model_len ||
+    // cached is bounded first, so that the sum cannot overflow.
+    const int64_t cached = std::clamp<int64_t>(sequence.cached, 0, options_.max_model_len);
+    const int64_t len = cached + static_cast<int64_t>(sequence.tokens.size());
+    if (sequence.tokens.empty() || sequence.cached != cached || sequence.pages == nullptr ||
+        len > options_.max_model_len ||
         len > static_cast<int64_t>(sequence.pages->pages().size()) * plan_.kv.layout.page_tokens) {
       return absl::InvalidArgumentError(absl::StrCat("a sequence of ", len, " tokens was given to a step that takes ",
                                                      options_.max_model_len, ", or its pages do not cover it"));

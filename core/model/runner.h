@@ -43,6 +43,7 @@ class Runner {
  public:
   // InvalidArgument when the options do not fit the model, Unimplemented with the device's reason.
   static absl::StatusOr<std::unique_ptr<Runner>> Prepare(const Model& model, const RunnerOptions& options);
+  ~Runner();
 
   const MemoryPlan& plan() const { return plan_; }
   const RunnerOptions& options() const { return options_; }
@@ -53,9 +54,11 @@ class Runner {
   // The lowest support level of the device's operations here: 1 correct but slow, 2 native.
   int32_t support_level() const { return support_level_; }
 
-  // Takes the planned memory. ResourceExhausted, with nothing kept, when the device has too little.
+  // Takes the planned memory; once. ResourceExhausted when the device has too little: such a runner cannot be used, and
+  // gives back what it has when it is destroyed.
   absl::Status Allocate();
 
+  // Valid after Allocate, as is Step.
   PagedCache& cache() { return *cache_; }
 
   // Appends the batch to the cache, and returns logits [rows][vocab_size] in host memory, valid until the next step:
@@ -94,19 +97,19 @@ class Runner {
   const Model& model_;
   Device& device_;
   RunnerOptions options_;
-  KOffsetTables offset_tables_;
   MemoryPlan plan_;
   Offsets at_{};
-  std::vector<Attention> attention_;        // one per distinct window
   std::vector<size_t> attention_of_layer_;  // into attention_
   std::string attention_kernel_;
   int32_t support_level_ = 2;
   uint64_t linear_workspace_offset_ = 0;
 
+  // In this order, so that plans end before their workspace, and buffers before the stream that used them.
   OwnedStream stream_;
   OwnedBuffer activations_, workspace_;
   std::unique_ptr<PagedCache> cache_;
-  std::vector<Tensor> cos_sin_;  // per RoPE base
+  std::vector<Attention> attention_;  // one per distinct window
+  std::vector<Tensor> cos_sin_;       // per RoPE base
 
   // The step in progress, in host memory; reserved for the largest batch.
   int32_t tokens_ = 0;

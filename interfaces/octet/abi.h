@@ -97,12 +97,14 @@ enum {
 typedef struct octet_error {
   uint32_t struct_size;
   octet_code code;
-  int32_t native_code;  /* of the driver or library below, 0 none */
+  int32_t native_code;  /* of the driver or library below, for logs; 0 none. plugin.hpp writes 0: a C++ backend names
+                           the driver's error in the message */
   uint32_t message_len; /* without the NUL */
   char message[1008];
 } octet_error;
 
-/* Opaque, made and ended by the same table. */
+/* Opaque, made and ended by the same table. The caller ends a handle when the work that uses it is done (after sync, or
+ * event_sync on an event recorded behind it), a plan before its workspace, and everything before its device. */
 typedef struct octet_device octet_device;
 typedef struct octet_stream octet_stream;
 typedef struct octet_buffer octet_buffer;
@@ -111,7 +113,9 @@ typedef struct octet_plan octet_plan;
 typedef struct octet_weight octet_weight;
 typedef struct octet_graph octet_graph;
 
-/* A view of device memory. Frozen for ever: 104 bytes. */
+/* A view of device memory. Frozen for ever: 104 bytes. Strides are not negative and the last dimension is contiguous.
+ * Values that lie in device memory (slots, positions, pages, rows) are the caller's promise: a backend that can read
+ * them answers INVALID_ARGUMENT for one out of range, and no backend has to. */
 typedef struct octet_tensor {
   octet_buffer* buffer;
   uint64_t offset; /* bytes */
@@ -191,8 +195,10 @@ typedef struct octet_kv_layout {
   int32_t reserved;
   uint64_t layer_bytes; /* filled by choose_layout: what one layer's cache takes, the planner's only source */
   const octet_cache_side* k;
-  const octet_cache_side* v;       /* == k: V is K's row (an MLA latent) */
-  const octet_cache_side* k_extra; /* more K dims of another type, NULL none */
+  const octet_cache_side* v; /* == k: V is K's row (an MLA latent) */
+  /* More channels of K, of another type, NULL none: a row of K, q and k_offset then has k->head_dim + k_extra->head_dim
+   * channels, k's first. Rotated by its own side's block; its scales are none or axis TOKEN. */
+  const octet_cache_side* k_extra;
 } octet_kv_layout;
 
 /* What differs between layers; passed to append, gather, run. */
@@ -201,26 +207,30 @@ typedef struct octet_kv_layer {
   int32_t layer; /* for messages */
   octet_buffer* cache;
   uint64_t cache_offset; /* bytes, aligned to 128 */
-  /* f32 [blocks][kv_heads][head_dim]: subtracted from K by append before rotation, block = position / offset_block. run
-   * adds q . offset to the scores of the block's keys; gather adds it back. NULL none. */
+  /* f32 [blocks][kv_heads][K row's channels]: subtracted from K by append before rotation, block = position /
+   * offset_block. run adds q . offset to the q . k of the block's keys; gather adds it back. NULL none. */
   const octet_tensor* k_offset;
   /* Static scales and zeros, f32: [1], [kv_heads] or [kv_heads][head_dim] by the side's axis. NULL for axis TOKEN. */
   const octet_tensor *k_scale, *k_zero, *v_scale, *v_zero;
-  const octet_tensor* sinks; /* f32 [q_heads]: one more logit per row that takes part in the softmax sum; NULL none */
+  /* f32 [q_heads]: one more score per row, after scale, softcap and ALiBi, that takes part in the softmax sum and has
+   * no value; NULL none. */
+  const octet_tensor* sinks;
 } octet_kv_layer;
 
 /* The rows of append (in) and gather (out). */
 typedef struct octet_kv_tokens {
   uint32_t struct_size;
   int32_t reserved;
-  const octet_tensor* k;         /* f32 [tokens][kv_heads][k head_dim], after RoPE, before offset and rotation */
+  const octet_tensor* k;         /* f32 [tokens][kv_heads][K row's channels], after RoPE, before offset and rotation */
   const octet_tensor* v;         /* f32 [tokens][kv_heads][v head_dim]; NULL when layout->v == layout->k */
-  const octet_tensor* slots;     /* i64 [tokens]: page * page_tokens + index; -1 skips the row */
+  const octet_tensor* slots;     /* i64 [tokens]: page * page_tokens + index; -1 skips the row. append: distinct */
   const octet_tensor* positions; /* i32 [tokens]: position in the sequence; picks the row of the K offset table */
 } octet_kv_tokens;
 
 /* ---- Attention ----------------------------------------------------------------------------------------------------
- */
+ * Per query row and key, in this order: s = scale * (q . k); s = softcap * tanh(s / softcap); s += ALiBi; keys that
+ * causal, window and mask hide drop out. Then out = sum over visible keys of e^s v / denominator, where the denominator
+ * is the sum of e^s over visible keys plus e^sink. A row that sees no key gives zeros. */
 
 /* Capacity of a plan for its whole life. */
 typedef struct octet_limits {
@@ -239,7 +249,7 @@ typedef struct octet_attention_desc {
   int32_t causal;  /* 0: every query sees all kv_len keys */
   int32_t window;  /* a query at p sees keys at (p - window, p]; 0 none */
   float scale;     /* of q . k */
-  float softcap;   /* score = softcap * tanh(score / softcap); 0 none */
+  float softcap;   /* 0 none */
   octet_dtype q_type, out_type;
   int32_t compute; /* OCTET_COMPUTE_BEST within the accuracy bound of docs/numerics.md, or EXACT: float throughout */
   int32_t reserved;
@@ -263,9 +273,11 @@ typedef struct octet_batch {
 typedef struct octet_attention_args {
   uint32_t struct_size;
   int32_t reserved;
-  const octet_tensor* q;   /* q_type [tokens][q_heads][k head_dim], after RoPE, before rotation */
+  const octet_tensor* q;   /* q_type [tokens][q_heads][K row's channels], after RoPE, before rotation */
   const octet_tensor* out; /* out_type [tokens][q_heads][v head_dim] */
-  const octet_tensor* lse; /* f32 [tokens][q_heads]: log of the softmax denominator, natural; NULL not wanted */
+  /* f32 [tokens][q_heads]: natural log of the denominator, sink included; of a row that sees no key its sink, or
+   * -infinity without one. NULL not wanted. */
+  const octet_tensor* lse;
   /* i8 [tokens][columns]: may query row t see the j-th of this step's tokens of its own request? Replaces the causal
    * rule among this step's tokens (draft trees); cached tokens stay visible. NULL none. */
   const octet_tensor* mask;
@@ -306,7 +318,7 @@ typedef struct octet_weight_desc {
 typedef struct octet_linear_args {
   uint32_t struct_size;
   float norm_eps;
-  const octet_tensor *x, *y;     /* [tokens][columns], [tokens][rows] */
+  const octet_tensor *x, *y;     /* x_type [tokens][columns], y_type [tokens][rows]; tokens <= max_tokens */
   const octet_tensor* bias;      /* f32 [rows] */
   const octet_tensor* norm_gain; /* f32 [columns]: RMS norm of x first */
   const octet_tensor* residual;  /* y_type [tokens][rows] */
@@ -346,7 +358,8 @@ enum {
 };
 
 /* ---- Tables -------------------------------------------------------------------------------------------------------
- */
+ * supports functions answer OK with level 0 and a reason for "no". A code that is not OK means the same where it is
+ * UNIMPLEMENTED or INVALID_ARGUMENT; any other code means that the question could not be answered. */
 
 typedef struct octet_device_ops {
   uint32_t struct_size, reserved;
@@ -363,7 +376,8 @@ typedef struct octet_memory_ops {
   /* Contents undefined; aligned to 256 bytes at least; bytes > 0. */
   octet_code (*alloc)(octet_device*, uint64_t bytes, uint32_t kind, octet_buffer** out, octet_error*);
   void (*free)(octet_buffer*);
-  /* HOST_VISIBLE buffers, and every buffer of a device that computes in host memory; valid until free. */
+  /* HOST_VISIBLE buffers, and every buffer of a device that computes in host memory; valid until free. Others:
+   * FAILED_PRECONDITION. */
   octet_code (*map)(octet_buffer*, void** host, octet_error*);
   octet_code (*write)(octet_stream*, octet_buffer*, uint64_t offset, const void* src, uint64_t bytes, octet_error*);
   octet_code (*read)(octet_stream*, octet_buffer*, uint64_t offset, void* dst, uint64_t bytes,
@@ -373,6 +387,7 @@ typedef struct octet_memory_ops {
   octet_code (*fill)(octet_stream*, octet_buffer*, uint64_t offset, uint64_t bytes, uint8_t value, octet_error*);
 } octet_memory_ops;
 
+/* An event that was never recorded counts as passed. */
 typedef struct octet_stream_ops {
   uint32_t struct_size, reserved;
   octet_code (*create)(octet_device*, octet_stream** out, octet_error*);
@@ -388,7 +403,7 @@ typedef struct octet_stream_ops {
 typedef struct octet_quant_ops {
   uint32_t struct_size, reserved;
   /* In: page_tokens, kv_heads, num_pages, offset_block and each side's types, scheme, axis, group, head_dim, rotation.
-   * Out: order, bases, strides, layer_bytes. k_extra may be NULL; v may be k. */
+   * Out: order, bases, strides, layer_bytes. k_extra may be NULL; v may be k. The layout's pointers are not read. */
   octet_code (*choose_layout)(octet_device*, octet_kv_layout* inout, octet_cache_side* k, octet_cache_side* v,
                               octet_cache_side* k_extra, octet_error*);
   octet_code (*supports)(octet_device*, const octet_kv_layout*, octet_dtype input, octet_support*, octet_error*);
@@ -398,7 +413,7 @@ typedef struct octet_quant_ops {
    * slot -1 is left as it is. */
   octet_code (*gather)(octet_stream*, const octet_kv_layout*, const octet_kv_layer*, const octet_kv_tokens*,
                        octet_error*);
-  /* pairs i32 [n][2] in host-readable order: source page, destination page. Destinations are distinct and no source. */
+  /* pairs i32 [n][2]: source page, destination page. Destinations are distinct and none of them is a source. */
   octet_code (*copy_pages)(octet_stream*, const octet_kv_layout*, const octet_kv_layer*, const octet_tensor* pairs,
                            octet_error*);
   /* pages i32 [n] <-> canonical pages (docs/numerics.md), one after the other from offset; lossless. */
@@ -420,6 +435,7 @@ typedef struct octet_attention_ops {
   void (*release_plan)(octet_plan*);
 } octet_attention_ops;
 
+/* x and y of norm, rope, activation and add are f32; a backend may also take f16 and bf16. */
 typedef struct octet_dense_ops {
   uint32_t struct_size, reserved;
   octet_code (*supports_weight)(octet_device*, const octet_weight_desc*, octet_support*, octet_error*);
@@ -427,7 +443,7 @@ typedef struct octet_dense_ops {
   octet_code (*prepare_weight)(octet_stream*, const octet_weight_desc*, octet_weight** out, octet_error*);
   void (*release_weight)(octet_weight*);
   octet_code (*linear)(octet_stream*, const octet_linear_args*, octet_error*);
-  /* y[t] = W[ids[t]] * scale; ids i32 [tokens]. An id outside the table gives a row of NaN. */
+  /* y[t] = W[ids[t]] * scale; ids i32 [tokens], y y_type [tokens][columns]. An unknown id gives a row of NaN. */
   octet_code (*embed)(octet_stream*, const octet_weight*, const octet_tensor* ids, float scale, const octet_tensor* y,
                       octet_error*);
   /* Over the last dimension of x [..][n]; gain and bias f32 [n], bias NULL for RMS; y may be x. */
@@ -439,7 +455,7 @@ typedef struct octet_dense_ops {
                      int32_t interleaved, octet_error*);
   octet_code (*activation)(octet_stream*, int32_t kind, const octet_tensor* x, const octet_tensor* y, octet_error*);
   octet_code (*add)(octet_stream*, const octet_tensor* x, const octet_tensor* y, octet_error*); /* y += x */
-  /* y[i] = x[rows[i]]; rows i32 [n]. */
+  /* y[i] = x[rows[i]]; x [..][n], y [rows][n] of one float type, rows i32 [rows]. */
   octet_code (*gather_rows)(octet_stream*, const octet_tensor* x, const octet_tensor* rows, const octet_tensor* y,
                             octet_error*);
 } octet_dense_ops;

@@ -17,7 +17,7 @@ struct AttentionLimits {
   int64_t kv_len = 0, pages = 0;
 };
 
-// score = scale * q.k (+ alibi), softcapped, masked by causal and window; out = softmax(score) v.
+// As octet_attention_desc: score = softcap(scale * q.k) + ALiBi, masked by causal and window; out = softmax(score) v.
 struct AttentionDesc {
   int32_t q_heads = 0;
   bool causal = true;

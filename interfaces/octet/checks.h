@@ -27,8 +27,26 @@ inline std::string ShapeText(const Tensor& t) {
   return text + "]";
 }
 
-// Present, of this type and shape (-1: any length), channels contiguous, strides not negative. A tensor of 0 elements
-// may have no buffer.
+// A rank from 1 to 5, lengths and strides not negative, the last dimension contiguous, a buffer. A tensor of 0 elements
+// may have no buffer and any stride of 0 or more.
+inline Status CheckStrides(const char* name, const Tensor& t) {
+  if (t.rank < 1 || t.rank > 5) {
+    return InvalidArgument(std::string(name) + " has rank " + std::to_string(t.rank) + "; 1 to 5 exist");
+  }
+  bool empty = false;
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] < 0) return InvalidArgument(std::string(name) + " has a negative length");
+    if (t.stride[i] < 0) return InvalidArgument(std::string(name) + " has a negative stride");
+    empty = empty || t.shape[i] == 0;
+  }
+  if (empty) return OkStatus();
+  if (t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
+    return InvalidArgument(std::string(name) + " is not contiguous along its last dimension");
+  }
+  return t.buffer != nullptr ? OkStatus() : InvalidArgument(std::string(name) + " has no buffer");
+}
+
+// Present, of this type and shape (-1: any length), and CheckStrides.
 inline Status CheckTensor(const char* name, const Tensor* t, DType type, std::initializer_list<int64_t> dims) {
   if (t == nullptr) return InvalidArgument(std::string(name) + " is NULL");
   bool same = t->rank == static_cast<int32_t>(dims.size());
@@ -44,16 +62,7 @@ inline Status CheckTensor(const char* name, const Tensor* t, DType type, std::in
     return InvalidArgument(std::string(name) + " is " + DTypeName(TypeOf(*t)) + " " + ShapeText(*t) + " of rank " +
                            std::to_string(t->rank) + "; it must be " + DTypeName(type) + " " + want + "]");
   }
-  bool empty = false;
-  for (i = 0; i < t->rank; ++i) {
-    if (t->stride[i] < 0) return InvalidArgument(std::string(name) + " has a negative stride");
-    empty = empty || t->shape[i] == 0;
-  }
-  if (!empty && t->shape[t->rank - 1] > 1 && t->stride[t->rank - 1] != 1) {
-    return InvalidArgument(std::string(name) + " is not contiguous along its last dimension");
-  }
-  if (!empty && t->buffer == nullptr) return InvalidArgument(std::string(name) + " has no buffer");
-  return OkStatus();
+  return CheckStrides(name, *t);
 }
 
 // ---- The cache
@@ -112,7 +121,12 @@ inline Status CheckLayout(const KvLayout& l) {
   if (l.offset_block < 0) return InvalidArgument("KV layout: offset_block is negative");
   OCTET_RETURN_IF_ERROR(CheckSide("K cache", l.k));
   if (!l.v_is_k) OCTET_RETURN_IF_ERROR(CheckSide("V cache", l.v));
-  if (l.has_k_extra) OCTET_RETURN_IF_ERROR(CheckSide("extra K cache", l.k_extra));
+  if (l.has_k_extra) {
+    OCTET_RETURN_IF_ERROR(CheckSide("extra K cache", l.k_extra));
+    if (l.k_extra.quantized() && !l.k_extra.dynamic()) {
+      return Unimplemented("extra K cache: static scales have no place in a layer; scales per token (axis 3) do");
+    }
+  }
   return OkStatus();
 }
 
@@ -287,9 +301,8 @@ inline Status CheckBatch(const KvLayout& l, const AttentionLimits& limits, int32
     const int64_t queries = int64_t{b.q_start[r + 1]} - b.q_start[r];
     const int64_t pages = int64_t{b.page_start[r + 1]} - b.page_start[r];
     const int64_t begin = b.kv_begin != nullptr ? b.kv_begin[r] : 0;
-    const std::string request = queries < 0 || pages < 0 ? "batch: request " + text(r) : std::string();
-    if (queries < 0) return InvalidArgument(request + " has a q_start that falls");
-    if (pages < 0) return InvalidArgument(request + " has a page_start that falls");
+    if (queries < 0) return InvalidArgument("batch: request " + text(r) + " has a q_start that falls");
+    if (pages < 0) return InvalidArgument("batch: request " + text(r) + " has a page_start that falls");
     if (b.kv_len[r] < queries) {
       return InvalidArgument("batch: request " + text(r) + " has " + text(queries) + " query tokens but kv_len " +
                              text(b.kv_len[r]) + ", which counts them too");

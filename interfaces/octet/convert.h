@@ -202,9 +202,15 @@ inline void WriteSupport(const Support& in, octet_support* out) {
   WriteStruct(s, out);
 }
 
-// A refused call counts as "no", with its sentence.
+// A descriptor that is refused counts as "no", with its sentence. Another error is told as what it is: no answer.
 inline Support ReadSupport(octet_code code, const octet_error& error, const octet_support& in) {
-  if (code != OCTET_OK) return Support::No(ReadStatus(code, error).message());
+  if (code == OCTET_UNIMPLEMENTED || code == OCTET_INVALID_ARGUMENT) {
+    return Support::No(ReadStatus(code, error).message());
+  }
+  if (code != OCTET_OK) {
+    return Support::No("the backend could not say (code " + std::to_string(code) +
+                       "): " + ReadStatus(code, error).message());
+  }
   Support out;
   out.level = in.level;
   out.workspace_bytes = in.workspace_bytes;

@@ -40,6 +40,39 @@ inline std::string HostProcessorName() {
   return "host memory";
 }
 
+// Memory, streams and events of a device that computes in host memory. The operations are the derived class's.
+class HostMemoryDevice : public OpenDevice {
+ public:
+  StatusOr<MemoryUse> Memory() override {
+    return MemoryUse{.free_bytes = HostMemoryBytes("MemAvailable"), .total_bytes = total_, .held_bytes = held_.load()};
+  }
+  StatusOr<std::unique_ptr<DeviceBuffer>> Alloc(uint64_t bytes, uint32_t) override {
+    // More than the machine has would be granted and then end the process at the first touch.
+    if (total_ == 0 || bytes <= total_) {
+      try {
+        return std::unique_ptr<DeviceBuffer>(std::make_unique<HostBuffer>(bytes, &held_));
+      } catch (const std::bad_alloc&) {  // answered below
+      }
+    }
+    return ResourceExhausted("cannot allocate " + std::to_string(bytes) + " bytes of host memory; the machine has " +
+                             std::to_string(total_) + " bytes");
+  }
+  StatusOr<std::unique_ptr<DeviceStream>> CreateStream() override {
+    return std::unique_ptr<DeviceStream>(std::make_unique<HostStream>(*this));
+  }
+  StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override {
+    return std::unique_ptr<DeviceEvent>(std::make_unique<HostEvent>());
+  }
+
+ protected:
+  // Bytes of live buffers; operations that keep memory of their own add to it.
+  std::atomic<uint64_t>& held() { return held_; }
+
+ private:
+  const uint64_t total_ = HostMemoryBytes("MemTotal");
+  std::atomic<uint64_t> held_{0};
+};
+
 // One device, index 0. Its operations belong to the backend object, so they must be usable from several open devices
 // and threads at once: keep state in plans, weights and buffers.
 class HostMemoryBackend : public Backend {
@@ -85,7 +118,7 @@ class HostMemoryBackend : public Backend {
       }
       OCTET_RETURN_IF_ERROR(SetOption(one.substr(0, equals), one.substr(equals + 1)));
     }
-    return std::unique_ptr<OpenDevice>(std::make_unique<HostDevice>(*this));
+    return std::unique_ptr<OpenDevice>(std::make_unique<Device>(*this));
   }
 
   static std::string HostArchitecture() {
@@ -99,43 +132,16 @@ class HostMemoryBackend : public Backend {
   }
 
  private:
-  class HostDevice final : public OpenDevice {
+  class Device final : public HostMemoryDevice {
    public:
-    explicit HostDevice(HostMemoryBackend& backend) : backend_(&backend), total_(HostMemoryBytes("MemTotal")) {}
-
-    StatusOr<MemoryUse> Memory() override {
-      return MemoryUse{
-          .free_bytes = HostMemoryBytes("MemAvailable"), .total_bytes = total_, .held_bytes = held_.load()};
-    }
-    // More than the machine has would be granted and then end the process at the first touch.
-    StatusOr<std::unique_ptr<DeviceBuffer>> Alloc(uint64_t bytes, uint32_t) override {
-      if (total_ > 0 && bytes > total_) return NoMemory(bytes);
-      try {
-        return std::unique_ptr<DeviceBuffer>(std::make_unique<HostBuffer>(bytes, &held_));
-      } catch (const std::bad_alloc&) {
-        return NoMemory(bytes);
-      }
-    }
-    StatusOr<std::unique_ptr<DeviceStream>> CreateStream() override {
-      return std::unique_ptr<DeviceStream>(std::make_unique<HostStream>(*this));
-    }
-    StatusOr<std::unique_ptr<DeviceEvent>> CreateEvent() override {
-      return std::unique_ptr<DeviceEvent>(std::make_unique<HostEvent>());
-    }
+    explicit Device(HostMemoryBackend& backend) : backend_(&backend) {}
     QuantOps& quant() override { return *backend_->quant(); }
     AttentionBackend& attention() override { return *backend_->attention(); }
     DenseOps* dense() override { return backend_->dense(); }
     FusedOps* fused() override { return backend_->fused(); }
 
    private:
-    Status NoMemory(uint64_t bytes) const {
-      return ResourceExhausted("cannot allocate " + std::to_string(bytes) + " bytes of host memory; the machine has " +
-                               std::to_string(total_) + " bytes");
-    }
-
     HostMemoryBackend* backend_;
-    uint64_t total_;
-    std::atomic<uint64_t> held_{0};
   };
 
   Status CheckIndex(uint32_t index) const {

@@ -323,19 +323,10 @@ class HostDenseOps final : public DenseOps {
   }
 
   static Status CheckFloats(const char* name, const Tensor& t) {
-    const std::string text(name);
-    if (!IsFloat(TypeOf(t)))
-      return InvalidArgument(text + " is " + DTypeName(TypeOf(t)) + "; it must be f32, f16 or bf16");
-    if (t.rank < 1 || t.rank > 5)
-      return InvalidArgument(text + " has rank " + std::to_string(t.rank) + "; 1 to 5 exist");
-    for (int i = 0; i < t.rank; ++i) {
-      if (t.shape[i] < 0 || t.stride[i] < 0) return InvalidArgument(text + " has a negative length or stride");
+    if (!IsFloat(TypeOf(t))) {
+      return InvalidArgument(std::string(name) + " is " + DTypeName(TypeOf(t)) + "; it must be f32, f16 or bf16");
     }
-    if (NumElements(t) == 0) return OkStatus();
-    if (t.shape[t.rank - 1] > 1 && t.stride[t.rank - 1] != 1) {
-      return InvalidArgument(text + " is not contiguous along its last dimension");
-    }
-    if (t.buffer == nullptr) return InvalidArgument(text + " has no buffer");
+    OCTET_RETURN_IF_ERROR(CheckStrides(name, t));
     return CheckHostBounds(name, t);
   }
 
@@ -348,7 +339,9 @@ class HostDenseOps final : public DenseOps {
   }
 
   static Status CheckWeight(const WeightDesc& desc) {
-    if (desc.columns < 1) return InvalidArgument("a weight needs 1 or more columns");
+    if (desc.columns < 1 || desc.columns > (int64_t{1} << 31)) {
+      return InvalidArgument("a weight has " + std::to_string(desc.columns) + " columns; 1 to 2^31 are possible");
+    }
     if (desc.max_tokens < 0) return InvalidArgument("a weight's max_tokens is negative");
     if (desc.parts.empty()) return InvalidArgument("a weight needs 1 or more parts");
     if (!desc.linear && !desc.embed) return InvalidArgument("a weight needs a use: linear, embed or both");

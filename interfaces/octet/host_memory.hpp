@@ -112,7 +112,7 @@ inline Status CheckHostTokens(const KvLayout& l, const KvLayer& layer, const KvT
   OCTET_RETURN_IF_ERROR(CheckHostBounds("slots", *t.slots));
   if (t.positions != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("positions", *t.positions));
   const int64_t slots = int64_t{l.num_pages} * l.page_tokens;
-  const int64_t positions = layer.k_offset != nullptr ? layer.k_offset->shape[0] * l.offset_block : 0;
+  const int64_t blocks = layer.k_offset != nullptr ? layer.k_offset->shape[0] : 0;
   for (int64_t i = 0; i < t.slots->shape[0]; ++i) {
     const int64_t slot = HostData<const int64_t>(*t.slots)[i];
     if (slot < -1 || slot >= slots) {
@@ -121,9 +121,10 @@ inline Status CheckHostTokens(const KvLayout& l, const KvLayer& layer, const KvT
     }
     if (slot < 0 || layer.k_offset == nullptr) continue;
     const int32_t position = HostData<const int32_t>(*t.positions)[i];
-    if (position < 0 || position >= positions) {
+    if (position < 0 || position / l.offset_block >= blocks) {
       return InvalidArgument("positions[" + std::to_string(i) + "] is " + std::to_string(position) +
-                             "; the K offset table ends at " + std::to_string(positions));
+                             "; the K offset table has " + std::to_string(blocks) + " blocks of " +
+                             std::to_string(l.offset_block));
     }
   }
   return OkStatus();

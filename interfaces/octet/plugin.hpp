@@ -112,11 +112,15 @@ inline StatusOr<GraphOps*> GraphOf(OpenDevice& device) {
 
 #define OCTET_REQUIRE(pointer) OCTET_RETURN_IF_ERROR(::octet::plugin::NotNull(#pointer, pointer))
 
+inline Status Made(const void* object) {
+  return object != nullptr ? OkStatus() : Internal("the backend made no object and gave no reason");
+}
+
 // Hands a new object over as a C handle.
 template <typename Handle, typename Object>
 Status Release(StatusOr<std::unique_ptr<Object>> made, std::atomic<int64_t>& counter, Handle** out) {
   if (!made.ok()) return made.status();
-  if (*made == nullptr) return Internal("the backend made no object and gave no reason");
+  OCTET_RETURN_IF_ERROR(Made(made->get()));
   *out = reinterpret_cast<Handle*>(std::move(*made).release());
   Count(counter, 1);
   return OkStatus();
@@ -279,6 +283,20 @@ inline const octet_stream_ops* StreamTable() {
 
 // ---- The cache and attention
 
+// A call on one layer of a cache: body(OpenDevice&, const KvLayout&, const KvLayer&) -> Status.
+template <typename Body>
+octet_code GuardLayer(const char* function, octet_stream* stream, const octet_kv_layout* layout,
+                      const octet_kv_layer* layer, octet_error* error, Body&& body) noexcept {
+  return Guard(function, error, [&]() -> Status {
+    OCTET_REQUIRE(stream);
+    KvLayout l;
+    KvLayer y;
+    OCTET_RETURN_IF_ERROR(convert::FromC(layout, &l));
+    OCTET_RETURN_IF_ERROR(convert::FromC(layer, &y));
+    return body(StreamOf(*stream).device(), l, y);
+  });
+}
+
 inline const octet_quant_ops* QuantTable() {
   static constexpr octet_quant_ops table = {
       .struct_size = sizeof(octet_quant_ops),
@@ -313,71 +331,51 @@ inline const octet_quant_ops* QuantTable() {
       .append =
           [](octet_stream* stream, const octet_kv_layout* layout, const octet_kv_layer* layer,
              const octet_kv_tokens* tokens, octet_error* error) noexcept {
-            return Guard("append", error, [&]() -> Status {
-              OCTET_REQUIRE(stream);
-              KvLayout l;
-              KvLayer y;
+            const auto body = [&](OpenDevice& device, const KvLayout& l, const KvLayer& y) -> Status {
               KvTokens t;
-              OCTET_RETURN_IF_ERROR(convert::FromC(layout, &l));
-              OCTET_RETURN_IF_ERROR(convert::FromC(layer, &y));
               OCTET_RETURN_IF_ERROR(convert::FromC(tokens, &t));
-              return StreamOf(*stream).device().quant().Append(*stream, l, y, t);
-            });
+              return device.quant().Append(*stream, l, y, t);
+            };
+            return GuardLayer("append", stream, layout, layer, error, body);
           },
       .gather =
           [](octet_stream* stream, const octet_kv_layout* layout, const octet_kv_layer* layer,
              const octet_kv_tokens* tokens, octet_error* error) noexcept {
-            return Guard("gather", error, [&]() -> Status {
-              OCTET_REQUIRE(stream);
-              KvLayout l;
-              KvLayer y;
+            const auto body = [&](OpenDevice& device, const KvLayout& l, const KvLayer& y) -> Status {
               KvTokens t;
-              OCTET_RETURN_IF_ERROR(convert::FromC(layout, &l));
-              OCTET_RETURN_IF_ERROR(convert::FromC(layer, &y));
               OCTET_RETURN_IF_ERROR(convert::FromC(tokens, &t));
-              return StreamOf(*stream).device().quant().Gather(*stream, l, y, t);
-            });
+              return device.quant().Gather(*stream, l, y, t);
+            };
+            return GuardLayer("gather", stream, layout, layer, error, body);
           },
       .copy_pages =
           [](octet_stream* stream, const octet_kv_layout* layout, const octet_kv_layer* layer,
              const octet_tensor* pairs, octet_error* error) noexcept {
-            return Guard("copy_pages", error, [&]() -> Status {
-              OCTET_REQUIRE(stream);
+            const auto body = [&](OpenDevice& device, const KvLayout& l, const KvLayer& y) -> Status {
               OCTET_REQUIRE(pairs);
-              KvLayout l;
-              KvLayer y;
-              OCTET_RETURN_IF_ERROR(convert::FromC(layout, &l));
-              OCTET_RETURN_IF_ERROR(convert::FromC(layer, &y));
-              return StreamOf(*stream).device().quant().CopyPages(*stream, l, y, *pairs);
-            });
+              return device.quant().CopyPages(*stream, l, y, *pairs);
+            };
+            return GuardLayer("copy_pages", stream, layout, layer, error, body);
           },
       .export_pages =
           [](octet_stream* stream, const octet_kv_layout* layout, const octet_kv_layer* layer,
              const octet_tensor* pages, octet_buffer* dst, uint64_t offset, octet_error* error) noexcept {
-            return Guard("export_pages", error, [&]() -> Status {
-              OCTET_REQUIRE(stream);
+            const auto body = [&](OpenDevice& device, const KvLayout& l, const KvLayer& y) -> Status {
               OCTET_REQUIRE(pages);
               OCTET_REQUIRE(dst);
-              KvLayout l;
-              KvLayer y;
-              OCTET_RETURN_IF_ERROR(convert::FromC(layout, &l));
-              OCTET_RETURN_IF_ERROR(convert::FromC(layer, &y));
-              return StreamOf(*stream).device().quant().ExportPages(*stream, l, y, *pages, *dst, offset);
-            });
+              return device.quant().ExportPages(*stream, l, y, *pages, *dst, offset);
+            };
+            return GuardLayer("export_pages", stream, layout, layer, error, body);
           },
       .import_pages =
           [](octet_stream* stream, const octet_kv_layout* layout, const octet_kv_layer* layer,
              const octet_tensor* pages, octet_buffer* src, uint64_t offset, octet_error* error) noexcept {
-            return Guard("import_pages", error, [&]() -> Status {
-              OCTET_REQUIRE(stream);
+            const auto body = [&](OpenDevice& device, const KvLayout& l, const KvLayer& y) -> Status {
               OCTET_REQUIRE(pages);
               OCTET_REQUIRE(src);
-              KvLayout l;
-              KvLayer y;
-              OCTET_RETURN_IF_ERROR(convert::FromC(layout, &l));
-              OCTET_RETURN_IF_ERROR(convert::FromC(layer, &y));
-              return StreamOf(*stream).device().quant().ImportPages(*stream, l, y, *pages, *src, offset);
-            });
+              return device.quant().ImportPages(*stream, l, y, *pages, *src, offset);
+            };
+            return GuardLayer("import_pages", stream, layout, layer, error, body);
           },
   };
   return &table;
@@ -481,6 +479,7 @@ inline const octet_dense_ops* DenseTable() {
               auto handle = std::make_unique<WeightHandle>(WeightHandle{&ops, nullptr});
               StatusOr<Weight*> weight = ops.PrepareWeight(*stream, d);
               if (!weight.ok()) return weight.status();
+              OCTET_RETURN_IF_ERROR(Made(*weight));
               handle->weight = *weight;
               return Release(StatusOr<std::unique_ptr<WeightHandle>>(std::move(handle)), Live().weights, out);
             });
@@ -587,18 +586,14 @@ inline const octet_fused_ops* FusedTable() {
       .qkv_append =
           [](octet_stream* stream, const octet_kv_layout* layout, const octet_kv_layer* layer,
              const octet_qkv_append_args* args, octet_error* error) noexcept {
-            return Guard("qkv_append", error, [&]() -> Status {
-              OCTET_REQUIRE(stream);
-              const StatusOr<FusedOps*> ops = FusedOf(StreamOf(*stream).device());
+            const auto body = [&](OpenDevice& device, const KvLayout& l, const KvLayer& y) -> Status {
+              const StatusOr<FusedOps*> ops = FusedOf(device);
               if (!ops.ok()) return ops.status();
-              KvLayout l;
-              KvLayer y;
               QkvAppendArgs a;
-              OCTET_RETURN_IF_ERROR(convert::FromC(layout, &l));
-              OCTET_RETURN_IF_ERROR(convert::FromC(layer, &y));
               OCTET_RETURN_IF_ERROR(convert::FromC(args, &a));
               return (*ops)->QkvAppend(*stream, l, y, a);
-            });
+            };
+            return GuardLayer("qkv_append", stream, layout, layer, error, body);
           },
       .sample =
           [](octet_stream* stream, const octet_sample_args* args, octet_error* error) noexcept {
@@ -638,6 +633,7 @@ inline const octet_graph_ops* GraphTable() {
               auto handle = std::make_unique<GraphHandle>(GraphHandle{*ops, nullptr});
               StatusOr<octet_graph*> graph = (*ops)->End(*stream);
               if (!graph.ok()) return graph.status();
+              OCTET_RETURN_IF_ERROR(Made(*graph));
               handle->graph = *graph;
               return Release(StatusOr<std::unique_ptr<GraphHandle>>(std::move(handle)), Live().graphs, out);
             });

@@ -29,7 +29,7 @@ class QuantOps {
   // The reverse, into tokens.k and tokens.v (either may be null): dequantized, rotation undone, offset added.
   virtual Status Gather(Stream& stream, const KvLayout& layout, const KvLayer& layer, const KvTokens& tokens) = 0;
 
-  // pairs: i32 [n][2], source page and destination page.
+  // pairs: i32 [n][2], source page and destination page; destinations are distinct and none of them is a source.
   virtual Status CopyPages(Stream& stream, const KvLayout& layout, const KvLayer& layer, const Tensor& pairs) = 0;
 
   // Between pages (i32 [n]) of this layout and canonical pages, one after the other from `offset` bytes of the buffer.

@@ -115,13 +115,18 @@ static inline Tensor MakeTensor(Buffer* buffer, DType type, std::initializer_lis
   return t;
 }
 
+// Of a rank from 1 to 5 and lengths of 0 or more; what exceeds 2^63 - 1 counts as that.
 static inline int64_t NumElements(const Tensor& t) {
   int64_t n = 1;
-  for (int i = 0; i < t.rank; ++i) n *= t.shape[i];
-  return n;
+  bool overflow = false;
+  for (int i = 0; i < t.rank; ++i) {
+    if (t.shape[i] == 0) return 0;
+    overflow = overflow || __builtin_mul_overflow(n, t.shape[i], &n);
+  }
+  return overflow ? INT64_MAX : n;
 }
 
-// The first `rows` of the outermost dimension, which is `first` or later.
+// Rows [first, first + rows) of the outermost dimension.
 static inline Tensor Rows(Tensor t, int64_t first, int64_t rows) {
   t.offset += static_cast<uint64_t>(first * t.stride[0] * ElementBytes(TypeOf(t)));
   t.shape[0] = rows;

@@ -106,8 +106,13 @@ Status GathersWithinHalfAStep(const CacheSpec& spec) {
         compare("V", v, &back.v[row * v.size()], cache.StepBound(reference::kSideV, v_stored, h),
                 cache.DecodeV(k_stored, v_stored, h));
       } else {
-        compare("K", k.subspan(0, static_cast<size_t>(spec.v_dim)), &back.k[row * k.size()],
-                cache.StepBound(reference::kSideK, k_stored[0], h), cache.DecodeK(k_stored, h, position));
+        const size_t latent = static_cast<size_t>(spec.v_dim);
+        const std::vector<double> decoded = cache.DecodeK(k_stored, h, position);
+        compare("K", k.subspan(0, latent), &back.k[row * k.size()], cache.StepBound(reference::kSideK, k_stored[0], h),
+                decoded);
+        compare("extra K", k.subspan(latent), &back.k[row * k.size() + latent],
+                cache.StepBound(reference::kSideKExtra, k_stored[1], h),
+                std::vector<double>(decoded.begin() + spec.v_dim, decoded.end()));
       }
     }
   }
@@ -170,10 +175,12 @@ std::vector<CacheSpec> Specs() {
   CacheSpec float_offset = Both(Float(DType::kF32));
   float_offset.offset_block = 64;
   specs.push_back(float_offset);
-  CacheSpec latent = Both(Int8(64), 576, 1, 64);
-  latent.v_dim = 512;
-  latent.latent = true;
-  specs.push_back(latent);
+  SideSpec by_head = Int8();
+  by_head.axis = Axis::kHead;
+  for (const CacheSpec& latent : {Latent(Int8(64)), Latent(Int8(512)), Latent(Float(DType::kF16)), Latent(by_head),
+                                  Latent(Int8(64), 64, 576, Int8(64))}) {
+    specs.push_back(latent);
+  }
   return specs;
 }
 

@@ -72,10 +72,7 @@ void AddCaches() {
   Add("Attention.Run", WithCache(mixed));
   mixed.k = Float(DType::kBF16, 64);
   Add("Attention.Run", WithCache(mixed));
-  CacheSpec latent = Both(Int8(64), 576, 1, 64);
-  latent.v_dim = 512;
-  latent.latent = true;
-  Add("Attention.Run", WithCache(latent));
+  Add("Attention.Run", WithCache(Latent(Int8(64))));
   for (int block : {64, 16}) {
     for (const SideSpec& side : {Int8(), Int8(64), Float(DType::kBF16, 64)}) {
       AttentionCase c = WithCache(WithOffsets(side, block));
@@ -91,6 +88,53 @@ void AddCaches() {
     c.sequences = {{2, 300, 0, 0}};
     Add("Attention.AddsTheBlocksOffset", c);
   }
+}
+
+// V is K's row: an MLA latent with rotated channels of another type.
+void AddLatents() {
+  const std::vector<Sequence> decode = {{1, 37, 0, 0}, {1, 300, 0, 1}, {1, 1, 0, 2}};
+  const std::vector<Sequence> prefill = {{40, 40, 0, 0}, {9, 290, 0, 1}};
+  SideSpec asymmetric = Int8(), groups = Int8(128), by_head = Int8();
+  asymmetric.scheme = Scheme::kAsymmetric;
+  groups.group = 128;
+  groups.scale_type = DType::kBF16;
+  by_head.axis = Axis::kHead;
+  std::vector<CacheSpec> caches = {Latent(Int8()),
+                                   Latent(Int8(64)),
+                                   Latent(Int8(512)),
+                                   Latent(asymmetric),
+                                   Latent(groups),
+                                   Latent(by_head),
+                                   Latent(Float(DType::kF32), 512, 64, Float(DType::kF32)),
+                                   Latent(Float(DType::kBF16, 64)),
+                                   Latent(Int8(64), 512, 64, Int8(64)),
+                                   Latent(Int8(64), 64, 576),
+                                   Latent(Int8(8), 576, 8)};
+  caches.push_back(Latent(Int8(32), 96, 32));
+  caches.back().kv_heads = 2;
+  for (const CacheSpec& cache : caches) {
+    for (const auto& sequences : {decode, prefill}) {
+      AttentionCase c = Default(sequences);
+      c.cache = cache;
+      c.q_heads = 16;
+      Add("Attention.Latent", c);
+    }
+  }
+  const auto add = [&](auto change) {
+    AttentionCase c = Default({{1, 150, 0, 0}, {6, 70, 0, 1}});
+    c.cache = Latent(Int8(64));
+    c.q_heads = 16;
+    change(c);
+    Add("Attention.Latent", c);
+  };
+  add([](AttentionCase& c) { c.q_heads = 1; });
+  add([](AttentionCase& c) { c.exact = true; });
+  add([](AttentionCase& c) { c.window = 24; });
+  add([](AttentionCase& c) { c.softcap = 2.0f, c.sinks = true; });
+  add([](AttentionCase& c) { c.draft_tree = true; });
+  add([](AttentionCase& c) { c.q_type = c.out_type = DType::kBF16; });
+  add([](AttentionCase& c) { c.data = Data::kNanRow, c.name = "nan_row"; });
+  add([](AttentionCase& c) { c.data = Data::kZeroRows, c.name = "zero_rows"; });
 }
 
 void AddOptions() {
@@ -110,6 +154,19 @@ void AddOptions() {
     add([](AttentionCase& c) { c.softcap = 5.0f, c.window = 24; });
     add([](AttentionCase& c) { c.draft_tree = true, c.sequences = {{8, 40, 0, 0}, {1, 9, 0, 1}, {5, 5, 0, 2}}; });
     add([](AttentionCase& c) { c.draft_tree = true, c.window = 16, c.sequences = {{8, 40, 0, 0}, {6, 70, 0, 1}}; });
+    // ALiBi is added to the capped score: capped afterwards, far keys would count alike.
+    add([](AttentionCase& c) { c.softcap = 0.5f, c.alibi = true; });
+    // Rows that see no key: zeros, and an lse of the sink alone or of nothing. With the window also where keys are
+    // cached, in a request short enough to be split.
+    for (bool sinks : {false, true}) {
+      add([&](AttentionCase& c) {
+        c.sinks = sinks, c.draft_tree = c.blind_rows = true, c.sequences = {{5, 5, 0, 0}, {4, 30, 0, 1}, {1, 1, 0, 2}};
+      });
+      add([&](AttentionCase& c) {
+        c.sinks = sinks, c.draft_tree = c.blind_rows = true, c.window = 1,
+        c.sequences = {{4, 600, 0, 0}, {7, 70, 0, 1}};
+      });
+    }
     // The first pages are gone: the window does not reach them.
     add([](AttentionCase& c) {
       c.name = "pages_dropped";
@@ -198,6 +255,7 @@ Status RunsEmptyRequests(const std::vector<Sequence>& sequences) {
 
 void AddAttentionCases() {
   AddCaches();
+  AddLatents();
   AddOptions();
   AddInputs();
 }

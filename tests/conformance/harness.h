@@ -86,6 +86,10 @@ inline Status Promised(const char* call, const absl::Status& status) {
   return Promised(call, Status(static_cast<Code>(status.code()), std::string(status.message())));
 }
 
+// The case cannot run on this machine, through no fault of the backend: return NotRun("why").
+inline constexpr char kNotRun[] = "not run: ";
+Status NotRun(const std::string& why);
+
 // For calls of the raw tables.
 octet_error Error();
 // The call failed, with a code, a reason and a length that fit each other.

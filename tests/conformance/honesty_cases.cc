@@ -151,9 +151,7 @@ void AddHonestyCases() {
     const AttentionCase c = RandomAttention(random);
     if (seen.insert(NameOf(c)).second) AddCase("Honesty.Attention/" + NameOf(c), [c] { return AttentionIsHonest(c); });
   }
-  CacheSpec latent = Both(Int8(64), 576, 1, 64);
-  latent.v_dim = 512;
-  latent.latent = true;
+  const CacheSpec latent = Latent(Int8(64));
   AddCase("Honesty.Layout/" + NameOf(latent), [latent] { return LayoutIsHonest(latent); });
   AddCase("Honesty.Inputs/of_append", InputTypesAreHonest);
   for (int type : {1, 2, 3, 4, 5, 16, 17, 18, 19, 20, 24, 25, 26}) {

@@ -34,7 +34,7 @@ struct Options {
   int threads = 0;
   double seconds = -1;
   uint64_t seed = 0;
-  bool list = false, verbose = false;
+  bool list = false, verbose = false, no_unsupported = false;
 };
 
 class NameList : public testing::EmptyTestEventListener {
@@ -154,7 +154,9 @@ int RunCases(const Options& options, ReportOptions lists) {
   }
   // GoogleTest counts what was expected to fail too; failures outside of cases count in any event.
   const bool outside = testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed();
-  return (passed && !outside && (result == 0 || !options.expect.empty())) ? 0 : 1;
+  const bool refused = options.no_unsupported && report->Count("unsupported") > 0;
+  if (refused) std::fprintf(stderr, "octet-conformance: --no-unsupported, but some cases are\n");
+  return (passed && !outside && !refused && (result == 0 || !options.expect.empty())) ? 0 : 1;
 }
 
 int RunMode(const Options& options, ReportOptions lists, ThreadPool* pool) {
@@ -212,6 +214,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--list", options.list, "Print the names of the cases and stop");
   app.add_flag("--verbose", options.verbose, "Also print each case that passes or is unsupported");
+  app.add_flag("--no-unsupported", options.no_unsupported, "Exit with 1 where a case is unsupported, too");
   CLI11_PARSE(app, argc, argv);
 
   int gtest_argc = 1;

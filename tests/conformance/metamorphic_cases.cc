@@ -2,6 +2,7 @@
 // contract promises it (rule A15), and the same answer within the accuracy bound elsewhere.
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -11,9 +12,9 @@
 namespace octet::conformance {
 namespace {
 
-AttentionCase Ragged(SideSpec side) {
+AttentionCase Ragged(const CacheSpec& cache) {
   AttentionCase c;
-  c.cache = Both(side);
+  c.cache = cache;
   c.sequences = {{1, 70, 0, 0}, {9, 33, 0, 1}, {1, 5, 0, 2}, {3, 130, 0, 3}};
   return c;
 }
@@ -147,11 +148,16 @@ Status RefilledPlanForgetsTheLastStep(const AttentionCase& c) {
 void AddMetamorphicCases() {
   SideSpec asymmetric = Int8();
   asymmetric.scheme = Scheme::kAsymmetric;
-  for (const SideSpec& side : {Int8(64), asymmetric, Float(DType::kF32), Float(DType::kBF16)}) {
+  const std::vector<std::pair<std::string, CacheSpec>> caches = {{NameOf(Int8(64)), Both(Int8(64))},
+                                                                 {NameOf(asymmetric), Both(asymmetric)},
+                                                                 {"f32", Both(Float(DType::kF32))},
+                                                                 {"bf16", Both(Float(DType::kBF16))},
+                                                                 {"latent_i8_token_rot64", Latent(Int8(64))}};
+  for (const auto& [name, cache] : caches) {
     for (bool exact : {false, true}) {
-      AttentionCase c = Ragged(side);
+      AttentionCase c = Ragged(cache);
       c.exact = exact;
-      const std::string details = NameOf(side) + (exact ? "_exact" : "");
+      const std::string details = name + (exact ? "_exact" : "");
       AddCase("Metamorphic.RepeatedRunIsBitEqual/" + details, [c] { return RepeatedRunIsBitEqual(c); });
       AddCase("Metamorphic.PermutedPagesGiveTheSameBytes/" + details, [c] { return PermutedPagesGiveTheSameBytes(c); });
       AddCase("Metamorphic.PagedEqualsContiguous/" + details, [c] { return OtherPageSizesAgree(c); });

@@ -66,6 +66,7 @@ void Report::OnTestEnd(const testing::TestInfo& test) {
   r.text = r.text.substr(std::min(r.text.size(), r.text.find_first_not_of(" \n")));
   const Expectation* expected = FindExpectation(options_.expectations, r.name);
   r.word = result.Failed() ? "fail" : result.Skipped() ? "unsupported" : "pass";
+  if (r.word == "unsupported" && r.text.starts_with(kNotRun)) r.word = "not-run";
   if (expected != nullptr && r.word == "fail") r.word = "expected-fail";
   if (expected != nullptr && r.word == "pass") {
     r.word = "unexpected-pass";
@@ -115,18 +116,20 @@ void Report::CheckProfiles() {
 bool Report::Finish() {
   std::map<std::string, std::pair<int, std::string>> reasons;  // reason -> cases, the first one's name
   for (const Result& r : results_) {
-    if (r.word != "unsupported") continue;
+    if (r.word != "unsupported" && r.word != "not-run") continue;
     auto& [count, first] = reasons[r.text];
     if (count++ == 0) first = r.name;
   }
   for (const auto& [reason, cases] : reasons) {
-    std::printf("unsupported  %s and %d more: %s\n", cases.second.c_str(), cases.first - 1, reason.c_str());
+    std::printf("%-12s %s and %d more: %s\n", reason.starts_with(kNotRun) ? "not-run" : "unsupported",
+                cases.second.c_str(), cases.first - 1, reason.c_str());
   }
   CheckProfiles();
   for (const std::string& failure : profile_failures_) std::printf("profile      %s\n", failure.c_str());
 
   std::string words =
       absl::StrCat(Count("pass"), " passed, ", Count("fail"), " failed, ", Count("unsupported"), " unsupported");
+  if (Count("not-run") > 0) absl::StrAppend(&words, ", ", Count("not-run"), " not run");
   if (!options_.expectations.empty()) {
     absl::StrAppend(&words, ", ", Count("expected-fail"), " expected to fail, ", Count("unexpected-pass"),
                     " passed unexpectedly");
@@ -152,7 +155,7 @@ nlohmann::json Report::Json() const {
     json["cases"].push_back(std::move(one));
   }
   json["case_list"] = HashOfCases(names);
-  for (const char* word : {"pass", "fail", "unsupported", "expected-fail", "unexpected-pass"}) {
+  for (const char* word : {"pass", "fail", "unsupported", "not-run", "expected-fail", "unexpected-pass"}) {
     json["counts"][word] = Count(word);
   }
   json["profiles"] = nlohmann::json::array();

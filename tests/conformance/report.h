@@ -32,6 +32,7 @@ class Report : public testing::EmptyTestEventListener {
   // Once, after all cases: reasons of what is unsupported, what profiles miss, the closing line. False: the backend
   // failed.
   bool Finish();
+  int Count(const char* word) const;
   int ran() const { return static_cast<int>(results_.size()); }
   nlohmann::json Json() const;
 
@@ -40,7 +41,6 @@ class Report : public testing::EmptyTestEventListener {
     std::string name, word, text;
     double seconds = 0;
   };
-  int Count(const char* word) const;
   void CheckProfiles();
 
   ReportOptions options_;

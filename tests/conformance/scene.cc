@@ -178,6 +178,8 @@ SequenceData Make(const AttentionCase& c, const Sequence& s, const std::vector<f
   }
   for (float& x : d.q) x = reference::RoundTo(c.q_type, x);
   if (c.draft_tree) d.mask = DraftTree(s.queries, random);
+  for (int i = 0; i < s.queries && c.blind_rows; i += 3)
+    std::fill_n(d.mask.begin() + i * s.queries, s.queries, int8_t{0});
   return d;
 }
 
@@ -201,6 +203,7 @@ std::string NameOf(const AttentionCase& c) {
   if (c.alibi) name += "_alibi";
   if (c.sinks) name += "_sinks";
   if (c.draft_tree) name += "_tree";
+  if (c.blind_rows) name += "_blind";
   if (c.exact) name += "_exact";
   if (c.q_type != DType::kF32 || c.out_type != DType::kF32) {
     name += std::string("_") + DTypeName(c.q_type) + "to" + DTypeName(c.out_type);

@@ -49,6 +49,7 @@ struct AttentionCase {
   float softcap = 0.0f;
   bool alibi = false, sinks = false, lse = true, exact = false;
   bool draft_tree = false;  // mask among this step's tokens
+  bool blind_rows = false;  // with draft_tree: every third query sees none of this step's tokens
   DType q_type = DType::kF32, out_type = DType::kF32;
   Data data = Data::kNormal;
   uint64_t page_seed = 1;  // 0: pages in order

@@ -6,9 +6,8 @@
 // the cache stores them. For a float cache that holds its input exactly, the middle of the bound is zero and `float`
 // remains: what f32 arithmetic itself may lose. With u = 2^-24, N keys and D channels,
 //
-//   score error   d <= 2 (D + 16) u scale |q| max|k|  (+ 8 u of softcap and ALiBi terms): a dot of D terms in any
-//   order,
-//                      q and k rotated, the offset's dot added apart (its norms triple the product at most)
+//   score error   d <= 2 (D + 16) u scale |q| max|k|  (+ 8 u of softcap and ALiBi terms): a dot of D terms in
+//                      any order, q and k rotated, the offset's dot apart (its norms triple the product at most)
 //   weights       relative error <= 2 d + (N + 32) u: exp of a shifted score over a sum of N
 //   output        <= max|v| (2 d + (N + 32) u) per channel
 //

@@ -66,12 +66,10 @@ std::vector<CacheSpec> Caches() {
   for (const SideSpec& side : Sides()) caches.push_back(Both(side));
   for (int dim : {72, 80, 96, 128, 192, 256, 576}) caches.push_back(Both(Int8(dim & -dim), dim));
   for (int page_tokens : {1, 32, 48, 128}) caches.push_back(Both(Int8(64), 64, 2, page_tokens));
-  CacheSpec offsets = Both(Int8(64)), mixed = Both(Int8(64)), latent = Both(Int8(64), 576, 1, 64);
+  CacheSpec offsets = Both(Int8(64)), mixed = Both(Int8(64));
   offsets.offset_block = 64;
   mixed.k = Float(DType::kBF16, 64);
-  latent.v_dim = 512;
-  latent.latent = true;
-  caches.insert(caches.end(), {offsets, mixed, latent});
+  caches.insert(caches.end(), {offsets, mixed, Latent(Int8(64))});
   return caches;
 }
 

@@ -122,11 +122,20 @@ CacheSpec Both(SideSpec side, int head_dim, int kv_heads, int page_tokens) {
   return spec;
 }
 
+CacheSpec Latent(SideSpec side, int latent_dim, int extra_dim, SideSpec extra) {
+  CacheSpec spec = Both(side, latent_dim + extra_dim, 1, 64);
+  spec.v_dim = latent_dim;
+  spec.latent = true;
+  spec.k_extra = extra;
+  return spec;
+}
+
 std::string NameOf(const CacheSpec& spec) {
   std::ostringstream name;
   const std::string k = NameOf(spec.k), v = NameOf(spec.v);
   if (spec.latent) {
     name << "latent_" << k;
+    if (spec.k_extra.type != DType::kBF16) name << "_extra-" << NameOf(spec.k_extra);
   } else if (k == v) {
     name << k;
   } else {
@@ -147,7 +156,7 @@ KvLayout LayoutOf(const CacheSpec& spec, int num_pages) {
   layout.k = SideOf(spec.k, spec.latent ? spec.v_dim : spec.k_dim);
   layout.v = spec.latent ? layout.k : SideOf(spec.v, spec.v_dim);
   layout.v_is_k = layout.has_k_extra = spec.latent;
-  if (spec.latent) layout.k_extra = SideOf(Float(DType::kBF16), spec.k_dim - spec.v_dim);
+  if (spec.latent) layout.k_extra = SideOf(spec.k_extra, spec.k_dim - spec.v_dim);
   return layout;
 }
 
@@ -220,7 +229,7 @@ Status TestCache::InitWithLayout(const CacheSpec& spec, const KvLayout& layout, 
     return b.View(DType::kF32, {positions / spec.offset_block + 1, spec.kv_heads, spec.k_dim});
   });
   k_static_ = StaticsOf(layout_.k, spec.kv_heads, 11);
-  v_static_ = StaticsOf(layout_.v, spec.kv_heads, 12);
+  if (!spec.latent) v_static_ = StaticsOf(layout_.v, spec.kv_heads, 12);
   auto k_view = [&](const Block& b) { return StaticTensor(b, layout_.k, spec.kv_heads); };
   auto v_view = [&](const Block& b) { return StaticTensor(b, layout_.v, spec.kv_heads); };
   lend(k_static_.scale, k_scale_block_, k_scale_, layer_.k_scale, k_view);
@@ -261,7 +270,7 @@ Status TestCache::Gather(Rows& rows) {
   const Status status = TheSubject().device->quant().Gather(TheSubject().s(), layout_, layer_, tokens);
   Sync();
   rows.k = k.Floats(DType::kF32);
-  rows.v = v.Floats(DType::kF32);
+  if (!spec_.latent) rows.v = v.Floats(DType::kF32);
   return Promised("gather", status);
 }
 
@@ -335,8 +344,8 @@ std::vector<double> TestCache::DecodeV(const std::vector<reference::StoredRow>& 
 
 std::vector<double> TestCache::StepBound(reference::SideIndex which, const reference::StoredRow& stored,
                                          int head) const {
-  const CacheSide& side = which == kSideV ? layout_.v : layout_.k;
-  const reference::StaticQuant& statics = which == kSideV ? v_static_ : k_static_;
+  const CacheSide& side = which == kSideV ? layout_.v : which == kSideKExtra ? layout_.k_extra : layout_.k;
+  const reference::StaticQuant& statics = which == kSideV ? v_static_ : k_static_;  // extra K has none
   const size_t dim = static_cast<size_t>(side.head_dim), width = dim / static_cast<size_t>(side.groups());
   // Half a step of every stored channel: the value of a row of half codes without zeros and rotation.
   CacheSide plain = side;

@@ -33,9 +33,11 @@ struct CacheSpec {
   int k_dim = 64, v_dim = 64;
   int kv_heads = 2, page_tokens = 16;
   int offset_block = 0;
-  bool latent = false;  // MLA: V is the first v_dim channels of K, the other channels of K are BF16
+  bool latent = false;  // MLA: V is the first v_dim channels of K, the other channels of K are of type k_extra
+  SideSpec k_extra;
 };
 CacheSpec Both(SideSpec side, int head_dim = 64, int kv_heads = 2, int page_tokens = 16);
+CacheSpec Latent(SideSpec side, int latent_dim = 512, int extra_dim = 64, SideSpec extra = Float(DType::kBF16));
 std::string NameOf(const CacheSpec& spec);  // "i8_token_rot64_off64_p16_kv2_d64"
 
 // The layout before choose_layout, and plain rows in the strides: what a caller without a backend would write.

@@ -8,7 +8,9 @@ Without --model: what needs no model. With it: the tests over SmolLM2; exit code
 import json
 import math
 import os
+import pty
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -81,12 +83,29 @@ class WithoutModel(Case):
 
     def test_a_command_line_that_makes_no_sense(self):
         self.fails(2, says="--help")
-        self.fails(2, "fly")
+        self.fails(2, says="a command is missing")
+        for command in ("fly", "bench", ""):
+            self.fails(2, command, "-m", "x", says=["command", "run info tokenize quality"])
+        self.fails(2, "--model", "x", "run", says="--model")
         self.fails(2, "run", "-p", "x", says="--model")
         self.fails(2, "run", "-m", "x", "--no-such-flag", says="--no-such-flag")
+        self.fails(2, "run", "-m", "x", "--kv-layers-16bit", "0,1", says="does not take '--kv-layers-16bit'")
+        self.fails(2, "quality", "-m", "x", "-f", "x", "--kv-cache-dtype", "int8", says="--kv-cache-dtype")
+        self.fails(2, "run", "-m", "x", "-p", "x", "--logprobs", "2", says="--json")
+        self.fails(2, "run", "-m", "x", "-p", "x", "--kv-int8-recipe", "plain", says="--kv-cache-dtype int8")
         self.fails(2, "run", "-m", "x", "-p", "x", "--seed", "abc", says="abc")
         self.fails(2, "run", "-m", "x", "-p", "x", "--max-new-tokens", "many")
         self.fails(2, "run", "-m", "x", "-p", "x", "--max-new-tokens", "99999999999999999999")
+
+    def test_threads_that_cannot_be_started(self):
+        def huge_stacks():
+            resource.setrlimit(resource.RLIMIT_STACK, (1 << 44, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+
+        if resource.getrlimit(resource.RLIMIT_STACK)[1] != resource.RLIM_INFINITY:
+            self.skipTest("the stack's size is limited here")
+        done = run("info", "--threads", "1000", preexec_fn=huge_stacks)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(done.stderr.decode(), r"\Aoctet: [^\n]*1000 threads[^\n]*\n\Z")
 
     def test_values_out_of_range(self):
         for flag, value, says in [
@@ -131,6 +150,13 @@ class WithoutModel(Case):
         done = self.succeeds("info")
         self.assertIn("cpu:0", done.stdout.decode())
         self.assertIn(cpu[0]["file"], done.stdout.decode())
+
+
+    def test_paths_that_are_not_text(self):
+        folder = os.path.join(self.folder.name.encode(), b"\xff\n\x1b[31m")
+        self.fails(2, "tokenize", "-p", "x", "-m", os.fsdecode(folder), says="cannot open")
+        os.mkdir(folder)
+        self.assertTrue(self.json_of("info", "--backend-path", os.fsdecode(folder))["searched"])
 
 
 class WithModel(Case):
@@ -179,6 +205,7 @@ class WithModel(Case):
         self.run_fails(2, "-f", self.folder.name, says=os.path.basename(self.folder.name))
         self.run_fails(2, "-p", "x", "--system", "y", says="--apply-chat-template")
         self.run_fails(2, "-p", "x", "--stop", "")
+        self.run_fails(2, "-p", "x", "--stop-token-id", "49152", says=["49152", "vocabulary"])
 
     def test_a_stdout_that_cannot_be_written(self):
         with open("/dev/full", "wb") as full:
@@ -237,6 +264,25 @@ class WithModel(Case):
         process.stdout.close()
         self.assertEqual(process.wait(), 0)
         self.assertGreater(len(pieces), 10)
+
+    def test_no_progress_line_is_left_beside_the_text(self):
+        master, terminal = pty.openpty()
+        process = subprocess.Popen([octet, "run", "-m", self.model, "-p", PROMPT + " a" * 600, "-n", "4", "--stop-token-id",
+                                    "2", "--threads", "1", "--compute", "exact"],
+                                   stdout=terminal, stderr=terminal, env=clean_env())
+        os.close(terminal)
+        shown = b""
+        try:
+            while piece := os.read(master, 65536):
+                shown += piece
+        except OSError:  # the other end is closed
+            pass
+        os.close(master)
+        self.assertEqual(process.wait(), 0, shown)
+        text = shown[max(shown.rfind(b"\x1b[K"), 0):]
+        self.assertNotIn(b"reading the prompt", text)
+        self.assertRegex(text, rb"(?s)\A(\x1b\[K)?.*\S.*\r\n.*device   cpu:0")
+        self.assertLess(text.index(b"\r\n"), text.index(b"device   cpu:0"))
 
     def test_the_seed_decides(self):
         sampled = ["--temperature", "1.2", "--seed"]
@@ -312,7 +358,7 @@ class WithModel(Case):
 
     def test_tokenize_equals_the_recorded_ids(self):
         answers = json.loads((DATA / "oracles/smollm2_tok.json").read_text())["items"]
-        some = [a for a in answers if "\0" not in a["text"] and a["text"][:1] != "-"][:8] + [a for a in answers if a["ids"] != a["ids_noparse"]][:2]
+        some = [a for a in answers if "\0" not in a["text"]][:8] + [a for a in answers if a["ids"] != a["ids_noparse"]][:2]
         for answer in some:
             with self.subTest(text=answer["text"]):
                 command = ["tokenize", "-m", self.model, "--prompt", answer["text"]]
@@ -336,12 +382,24 @@ class WithModel(Case):
         self.fails(2, "tokenize", "-m", self.model, "-p", "x", "--decode", "1")
         self.fails(2, "tokenize", "-m", self.model)
 
+    def test_an_empty_value_after_the_equals_sign_is_a_value(self):
+        document = self.json_of("tokenize", "-m", self.model, "--prompt=")
+        self.assertEqual(document, {"ids": [], "text": ""})
+        self.run_fails(2, "--prompt=", "-n", "3", says="empty")
+        for text in ("--file=", "-x", "--"):
+            self.assertEqual(self.json_of("tokenize", "-m", self.model, "--prompt", text)["text"], text)
+
+    def test_more_sequences_than_a_step_takes(self):
+        self.run_fails(2, "-p", "x", "--max-num-seqs", "300", says=["300", "256"])
+
     def test_quality_refuses_what_it_cannot_measure(self):
         text = self.file("short.txt", b"Too short.")
         self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 64, says="64")
         self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 1)
         self.fails(2, "quality", "-m", self.model, "-f", text, "--window", 1)
-        self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 2, "--caches", "int8:worst", says="worst")
+        for cache, says in (("int8:worst", "'worst'"), ("bf16:plain", "'bf16:plain'"), ("int8:plain:x", "'int8:plain:x'"),
+                            ("", "''")):
+            self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 2, "--caches", cache, says=says)
         self.fails(2, "quality", "-m", self.model, "-f", os.path.join(self.folder.name, "no.txt"), says="no.txt")
 
     def test_quality_fails_when_a_limit_is_passed(self):
@@ -350,6 +408,7 @@ class WithModel(Case):
         done = run(*command, "--max-kl", 1e-12)
         self.assertEqual(done.returncode, 1)
         self.assertIn("--max-kl", done.stderr.decode())
+        self.assertEqual(run(*command, "--max-kl", 0).returncode, 1)
 
 
 def main():

@@ -120,6 +120,8 @@ TEST(RunnerStepTest, ABadBatchIsRefusedAndChangesNothing) {
   bad = good;
   bad.cached = -1;
   refused({bad});
+  bad.cached = std::numeric_limits<int64_t>::max();
+  refused({bad});
   bad.cached = 33;  // its pages end at 64
   EXPECT_THAT(refused({bad}), HasSubstr("pages do not cover"));
   bad = good;

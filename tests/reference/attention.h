@@ -30,7 +30,7 @@ struct AttentionInput {
 
 struct AttentionOutput {
   std::vector<double> out;  // [queries][q_heads][v_dim]; zeros for a row that sees no key
-  std::vector<double> lse;  // [queries][q_heads]: natural log of the denominator; -inf when it is 0
+  std::vector<double> lse;  // [queries][q_heads]: natural log of the denominator, sink included; -inf when it is 0
 };
 
 AttentionOutput Attend(const AttentionSpec& spec, const AttentionInput& input);

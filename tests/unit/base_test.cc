@@ -1,3 +1,6 @@
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <filesystem>
 #include <fstream>
@@ -100,6 +103,14 @@ TEST(MappedFileTest, ReadsWhatWasWrittenAndNamesWhatItCannotOpen) {
   EXPECT_THAT(MappedFile::Open(folder).status().message(), HasSubstr("not a regular file"));
   std::ofstream(path, std::ios::trunc).close();
   EXPECT_THAT(MappedFile::Open(path).status().message(), HasSubstr("empty"));
+}
+
+TEST(MappedFileTest, ANamedPipeIsRefusedWithoutWaitingForAWriter) {
+  const std::string path = ::testing::TempDir() + "/mapped_file_test.pipe";
+  unlink(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(MappedFile::Open(path).status().message(), HasSubstr("not a regular file"));
+  unlink(path.c_str());
 }
 
 }  // namespace

@@ -486,8 +486,23 @@ TEST(CpuAttentionTest, RefusesWhatItCannotDoWithAReason) {
   octet_kv_layout mla = w.layout;
   mla.v = mla.k;
   ASSERT_EQ(rig.table->quant->supports(rig.device, &mla, OCTET_F32, &support, nullptr), OCTET_OK);
+  EXPECT_EQ(support.level, 2);
+  mla.offset_block = 64;
+  ASSERT_EQ(rig.table->quant->supports(rig.device, &mla, OCTET_F32, &support, nullptr), OCTET_OK);
   EXPECT_EQ(support.level, 0);
-  EXPECT_THAT(support.reason, ::testing::HasSubstr("MLA"));
+  EXPECT_THAT(support.reason, ::testing::HasSubstr("offset_block 0"));
+  octet_cache_side extra = w.k_side;
+  extra.data_type = OCTET_I8;
+  extra.scheme = OCTET_SCHEME_SYMMETRIC;
+  extra.axis = OCTET_AXIS_HEAD;
+  extra.group = 0;
+  extra.scale_type = OCTET_F32;
+  extra.zero_type = 0;
+  octet_kv_layout static_extra = w.layout;
+  static_extra.k_extra = &extra;
+  ASSERT_EQ(rig.table->quant->supports(rig.device, &static_extra, OCTET_F32, &support, nullptr), OCTET_OK);
+  EXPECT_EQ(support.level, 0);
+  EXPECT_THAT(support.reason, ::testing::HasSubstr("extra K cache: static scales"));
   octet_kv_layout small = w.layout;
   small.layer_bytes /= 2;
   ASSERT_EQ(rig.table->quant->supports(rig.device, &small, OCTET_F32, &support, nullptr), OCTET_OK);
@@ -495,6 +510,21 @@ TEST(CpuAttentionTest, RefusesWhatItCannotDoWithAReason) {
   Error error;
   octet_kv_tokens t = w.Tokens(&w.k_tensor, &w.v_tensor);
   EXPECT_EQ(rig.table->quant->append(rig.stream, &small, &w.layer, &t, &error), OCTET_INVALID_ARGUMENT);
+  octet_limits limits{};
+  limits.struct_size = sizeof limits;
+  limits.requests = 1;
+  limits.query_tokens = 1 << 30;
+  limits.kv_len = 1 << 30;
+  limits.pages = 1 << 20;
+  octet_attention_desc d{};
+  d.struct_size = sizeof d;
+  d.q_heads = 4 * w.layout.kv_heads;
+  d.q_type = d.out_type = OCTET_F32;
+  d.kv = &w.layout;
+  d.limits = &limits;
+  ASSERT_EQ(rig.table->attention->supports(rig.device, &d, &support, nullptr), OCTET_OK);
+  EXPECT_EQ(support.level, 0);
+  EXPECT_THAT(support.reason, ::testing::HasSubstr("query rows per KV head"));
 }
 
 }  // namespace

@@ -420,9 +420,23 @@ TEST(CpuDenseTest, WeightsThatCannotBeAreRefusedWithAReason) {
   EXPECT_THAT(support.reason, ::testing::HasSubstr("500 columns"));
   d.columns = 512;
   d.x_type = OCTET_BF16;
+  EXPECT_EQ(level(), 1);
+  d.x_type = OCTET_I8;
   EXPECT_EQ(level(), 0);
-  EXPECT_THAT(support.reason, ::testing::HasSubstr("bf16"));
+  EXPECT_THAT(support.reason, ::testing::HasSubstr("int8"));
   d.x_type = OCTET_F32;
+  // Sizes that would overflow.
+  part.dtype = OCTET_F32;
+  part.rows = d.columns = int64_t{1} << 31;
+  part.row_stride_bytes = int64_t{1} << 33;
+  EXPECT_EQ(level(), 0);
+  EXPECT_THAT(support.reason, ::testing::HasSubstr("more than 2^48 bytes"));
+  part.rows = 1;
+  d.max_tokens = INT32_MAX;
+  EXPECT_EQ(level(), 0);
+  EXPECT_THAT(support.reason, ::testing::HasSubstr("more than 2^48 elements"));
+  d.columns = 512;
+  d.max_tokens = 1;
   part.dtype = 99;
   EXPECT_EQ(level(), 0);
   octet_weight* weight = nullptr;

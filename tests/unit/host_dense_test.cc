@@ -257,6 +257,8 @@ TEST_F(HostDenseTest, WeightsThatCannotBeAreRefusedWithTheReason) {
               HasSubstr("2 rows, 8 bytes apart, of 16 bytes each"));
   EXPECT_THAT(refusal({.dtype = DType::kF32, .rows = 1, .row_stride_bytes = 16, .data = nullptr}, 4),
               HasSubstr("has no data"));
+  EXPECT_THAT(refusal({.dtype = DType::kF32, .rows = 1, .row_stride_bytes = 16, .data = data}, int64_t{1} << 62),
+              HasSubstr("1 to 2^31 are possible"));
   const WeightPart part{.dtype = DType::kF32, .rows = 2, .row_stride_bytes = 16, .data = data};
   const Support support = ops().SupportsWeight({.columns = 4, .parts = {&part, 1}, .max_tokens = 3});
   EXPECT_EQ(support.level, 1);

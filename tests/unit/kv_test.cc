@@ -6,6 +6,7 @@
 #include "core/kv/k_offsets.h"
 #include "core/kv/kv_options.h"
 #include "core/kv/page_pool.h"
+#include "core/kv/paged_cache.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "octet/checks.h"
@@ -105,6 +106,29 @@ TEST(KvLayoutTest, TheDefaultRotatesKByTheLargestPowerOfTwoThatDividesTheHeadDim
   EXPECT_EQ(layout->k.rotation, 32);
   EXPECT_EQ(layout->v.rotation, 0);
   EXPECT_EQ(layout->offset_block, 0);
+}
+
+TEST(KvPlanTest, CountsLayersAndOffsetTables) {
+  const KvShape shape{.kv_heads = 2, .k_head_dim = 32, .v_head_dim = 32, .num_pages = 3, .has_k_offsets = true};
+  auto layout = MakeKvLayout(CanonicalQuant(), {}, shape);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  auto plan = PagedCache::Plan(*layout, /*layers=*/5, /*offset_layers=*/2, /*max_len=*/129);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->pages.total(), 5 * layout->layer_bytes);
+  EXPECT_EQ(plan->offset_bytes, 2u * 3 * 2 * 32 * sizeof(float));  // 129 positions are 3 blocks
+}
+
+TEST(KvPlanTest, RefusesACacheWhoseSizeWouldWrapAround) {
+  KvOptions options;
+  options.dtype = DType::kF32;
+  options.page_tokens = 65536;
+  const KvShape shape{.kv_heads = 16, .k_head_dim = 128, .v_head_dim = 128, .num_pages = INT32_MAX};
+  auto layout = MakeKvLayout(CanonicalQuant(), options, shape);
+  ASSERT_TRUE(layout.ok()) << layout.status();
+  EXPECT_TRUE(PagedCache::Plan(*layout, 1, 0, 1).ok());
+  const auto plan = PagedCache::Plan(*layout, 16, 0, 1);  // almost 2^65 bytes
+  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("2^62 bytes"));
 }
 
 TEST(KvOptionsTest, UnknownNamesAreRefusedWithTheKnownOnes) {

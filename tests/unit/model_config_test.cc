@@ -69,7 +69,6 @@ TEST(ModelConfigTest, ReadsLlama) {
   EXPECT_EQ(config.ffn_size, 24);
   EXPECT_EQ(config.vocab_size, 20);
   EXPECT_EQ(config.context_length, 64);
-  EXPECT_EQ(config.norm, NormKind::kRms);
   EXPECT_EQ(config.norm_eps, 1e-5f);
   EXPECT_EQ(config.activation, Activation::kSiluGated);
   ASSERT_EQ(config.rope.bases.size(), 1);

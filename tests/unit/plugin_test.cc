@@ -172,6 +172,49 @@ TEST_F(PluginTest, DestroyAcceptsNull) {
 }
 
 #ifndef NDEBUG
+// Reports success without a weight.
+class EmptyHanded final : public DenseOps {
+ public:
+  Support SupportsWeight(const WeightDesc&) const override { return Support::Yes(1, "none"); }
+  StatusOr<Weight*> PrepareWeight(Stream&, const WeightDesc&) override { return static_cast<Weight*>(nullptr); }
+  void ReleaseWeight(Weight*) override {}
+  Status Linear(Stream&, const LinearArgs&) override { return Unimplemented("none"); }
+  Status Embed(Stream&, const Weight&, const Tensor&, float, const Tensor&) override { return Unimplemented("none"); }
+  Status Norm(Stream&, NormKind, const Tensor&, const Tensor&, const Tensor*, float, const Tensor&) override {
+    return Unimplemented("none");
+  }
+  Status Rope(Stream&, const Tensor&, const Tensor&, const Tensor&, bool) override { return Unimplemented("none"); }
+  Status Activate(Stream&, Activation, const Tensor&, const Tensor&) override { return Unimplemented("none"); }
+  Status Add(Stream&, const Tensor&, const Tensor&) override { return Unimplemented("none"); }
+  Status GatherRows(Stream&, const Tensor&, const Tensor&, const Tensor&) override { return Unimplemented("none"); }
+};
+class EmptyHandedBackend final : public fake::Backend {
+ public:
+  EmptyHandedBackend() : Backend("empty_handed") {}
+  DenseOps* dense() override { return &ops_; }
+
+ private:
+  EmptyHanded ops_;
+};
+
+TEST(EmptyHandedTest, SuccessWithoutAWeightIsAnError) {
+  octet_error error = Error();
+  const octet_backend_v1* table = plugin::Query<EmptyHandedBackend>(nullptr, &error);
+  ASSERT_NE(table, nullptr) << error.message;
+  octet_device* device = nullptr;
+  octet_stream* stream = nullptr;
+  ASSERT_EQ(table->device->open(0, nullptr, &device, &error), OCTET_OK);
+  ASSERT_EQ(table->stream->create(device, &stream, &error), OCTET_OK);
+  const WeightPart part{.rows = 1, .row_stride_bytes = 4, .data = "abcd"};
+  const convert::CWeightDesc desc({.columns = 1, .parts = {&part, 1}, .max_tokens = 1});
+  octet_weight* weight = nullptr;
+  EXPECT_EQ(table->dense->prepare_weight(stream, &desc.desc, &weight, &error), OCTET_INTERNAL);
+  EXPECT_EQ(weight, nullptr);
+  EXPECT_THAT(error.message, HasSubstr("made no object"));
+  table->stream->destroy(stream);
+  table->device->close(device);
+}
+
 TEST_F(PluginTest, DebugBuildsTellOfHandlesThatOutliveTheirDevice) {
   std::string seen;
   SetBackendLogSink([&](int, std::string_view text) { seen += text; });
@@ -597,6 +640,12 @@ TEST(CheckLayoutTest, NamesEachImpossibleField) {
       {[](KvLayout& l) { l.k.zero_type = DType::kF32; }, "zero_type is f32"},
       {[](KvLayout& l) { l.k.data_type = DType::kF16; }, "quantized data of type f16"},
       {[](KvLayout& l) { l.k.scheme = Scheme::kNone; }, "int8 needs a quantization scheme"},
+      {[](KvLayout& l) {
+         l.has_k_extra = true;
+         l.k_extra = l.k;
+         l.k_extra.axis = Axis::kHead;
+       },
+       "extra K cache: static scales"},
   };
   ASSERT_TRUE(CheckLayout(Layout(Scheme::kSymmetric)).ok());
   for (const Case& c : cases) {
@@ -628,6 +677,29 @@ TEST(CheckTensorTest, RefusesWhatWouldLeaveTheBuffer) {
   EXPECT_THAT(CheckHostTensor("x", nullptr, DType::kF32, {4}).message(), HasSubstr("x is NULL"));
   const Tensor empty = MakeTensor(nullptr, DType::kF32, {0, 8});
   EXPECT_TRUE(CheckHostTensor("x", &empty, DType::kF32, {-1, 8}).ok());
+}
+
+TEST(CheckTensorTest, LengthsThatOverflowAreNeitherEmptyNorInTheTable) {
+  std::atomic<uint64_t> held{0};
+  HostBuffer buffer(4096, &held);
+  auto* handle = reinterpret_cast<Buffer*>(static_cast<DeviceBuffer*>(&buffer));
+  std::memset(buffer.data(), 0, buffer.bytes());
+  Tensor table = MakeTensor(handle, DType::kF32, {1, 2, 8}, 2048);
+  table.shape[0] = int64_t{1} << 62;
+  table.stride[0] = 0;
+  EXPECT_EQ(NumElements(table), INT64_MAX);
+  KvLayout layout = Layout();
+  layout.offset_block = 64;
+  ASSERT_TRUE(CanonicalLayout(layout).ok());
+  KvLayer layer{.cache = handle, .k_offset = &table};
+  const Tensor k = MakeTensor(handle, DType::kF32, {1, 2, 8}), slots = MakeTensor(handle, DType::kI64, {1}, 256);
+  const Tensor positions = MakeTensor(handle, DType::kI32, {1}, 512);
+  *HostData<int32_t>(positions) = 128;
+  const KvTokens tokens{.k = &k, .v = &k, .slots = &slots, .positions = &positions};
+  EXPECT_TRUE(CheckHostTokens(layout, layer, tokens, false).ok());
+  table = MakeTensor(handle, DType::kF32, {2, 2, 8}, 2048);
+  EXPECT_THAT(CheckHostTokens(layout, layer, tokens, false).message(),
+              HasSubstr("positions[0] is 128; the K offset table has 2 blocks of 64"));
 }
 
 TEST(HostServicesTest, LoopUsesThePoolAndCarriesExceptionsBack) {
@@ -686,6 +758,17 @@ TEST(ConvertTest, WeightsOfManyPartsArriveWhole) {
   EXPECT_THAT(convert::FromC(&bad, &storage, &back).message(), HasSubstr("num_parts is 0"));
   bad.num_parts = 1;
   EXPECT_THAT(convert::FromC(&bad, &storage, &back).message(), HasSubstr("parts is NULL"));
+}
+
+TEST(ConvertTest, AnErrorOfSupportsIsToldApartFromNo) {
+  const octet_support support = convert::Sized<octet_support>();
+  octet_error error = Error();
+  convert::WriteError(OCTET_DATA_LOSS, "the device fell off the bus", {}, &error);
+  EXPECT_EQ(convert::ReadSupport(OCTET_UNIMPLEMENTED, error, support).reason, "the device fell off the bus");
+  EXPECT_EQ(convert::ReadSupport(OCTET_INVALID_ARGUMENT, error, support).reason, "the device fell off the bus");
+  const Support lost = convert::ReadSupport(OCTET_DATA_LOSS, error, support);
+  EXPECT_EQ(lost.level, 0);
+  EXPECT_EQ(lost.reason, "the backend could not say (code 15): the device fell off the bus");
 }
 
 TEST(ConvertTest, AnAnswerWithoutAReasonIsToldAsSuch) {

@@ -7,8 +7,9 @@
 // Chunks and the steps inside them are cut by position, so a row's bytes depend neither on the other rows, nor on the
 // split over threads, nor on pages. An item reads each key and value once for all its rows (heads of a group, queries
 // of a prefill) and expands 32 tokens at a time to f32 on the stack: K transposed to [channel][16 tokens], V as it
-// lies. What a row may not see reaches it neither as a score (selected away) nor through 0 * NaN (rows of V that are
-// not finite are added row by row, where they are visible). Rabe and Staats, "Self-attention does not need O(n^2)
+// lies. Extra K channels of another type (MLA) continue each score's sum, both sides with their scales applied to
+// elements. What a row may not see reaches it neither as a score (selected away) nor through 0 * NaN (rows of V that
+// are not finite are added row by row, where they are visible). Rabe and Staats, "Self-attention does not need O(n^2)
 // memory" (2021).
 #include "backends/cpu/kernels/gemm.h"
 #include "backends/cpu/kernels/row.h"
@@ -34,6 +35,13 @@ OCTET_INLINE bool Folded(const Side& side) {
          (side.scales == Scales::kToken && side.group == side.head_dim && !side.asymmetric);
 }
 
+// A score of two sides has two scales, so neither is applied to it.
+OCTET_INLINE bool FoldedK(const AttentionParams& p, const Side& side) {
+  return p.k_extra.head_dim > 0 ? side.scales == Scales::kNone : Folded(side);
+}
+
+OCTET_INLINE int KRow(const AttentionParams& p) { return p.k.head_dim + p.k_extra.head_dim; }
+
 // What one item works on.
 struct Work {
   const AttentionParams& p;
@@ -41,7 +49,7 @@ struct Work {
   int group, rows, queries, kv_len, kv_begin, step_begin;  // step_begin: position of the request's first query
   int v_dim;                                               // padded to 16
 
-  alignas(64) float q[kMaxRowFloats];      // [rows][k head_dim], rotated
+  alignas(64) float q[kMaxRowFloats];      // [rows][KRow], rotated
   alignas(64) float q_raw[kMaxRowFloats];  // the same before rotation, where there is an offset table
   alignas(64) float score[kMaxRows * kChunkTokens];
   alignas(64) float out[kMaxRowFloats];    // [rows][v_dim]: the merged chunks
@@ -89,7 +97,7 @@ Place Locate(const Work& w, int position) {
 
 void LoadQueries(Work& w) {
   const AttentionParams& p = w.p;
-  const int dim = p.k.head_dim;
+  const int dim = KRow(p);
   const int64_t size = ElementSize(p.q_element);
   for (int r = 0; r < w.rows; ++r) {
     const uint8_t* q =
@@ -98,16 +106,16 @@ void LoadQueries(Work& w) {
     if (p.offset.data != nullptr) {
       __builtin_memcpy(w.q_raw + r * dim, w.q + r * dim, static_cast<size_t>(dim) * sizeof(float));
     }
-    Hadamard(w.q + r * dim, dim, p.k.rotation);
+    Hadamard(w.q + r * dim, p.k.head_dim, p.k.rotation);
+    Hadamard(w.q + r * dim + p.k.head_dim, p.k_extra.head_dim, p.k_extra.rotation);
   }
 }
 
-// w.tile = K^T as tiles [channel][16] from position `at` on; zero where a token is outside [begin, end). Scales to
-// k_scale.
-void ExpandK(Work& w, int chunk_begin, int at, int begin, int end) {
-  const Side& side = w.p.k;
+// w.tile = K^T of one side as tiles [channel][16] from position `at` on; zero where a token is outside [begin, end).
+// Scales to k_scale.
+void ExpandK(Work& w, const Side& side, int chunk_begin, int at, int begin, int end) {
   const int dim = side.head_dim;
-  const bool folded = Folded(side), scaled = folded && side.scales == Scales::kToken;
+  const bool folded = FoldedK(w.p, side), scaled = folded && side.scales == Scales::kToken;
   const bool codes = folded && side.element == Element::kI8;
   alignas(64) float row[kMaxHeadDim];
   alignas(64) int32_t words[kMaxHeadDim / 4 * kTileRows];
@@ -151,7 +159,7 @@ void ExpandK(Work& w, int chunk_begin, int at, int begin, int end) {
 // q . offset for each block that the chunk meets, spread over the block's keys.
 void OffsetScores(Work& w, int row, int chunk_begin, int begin, int end) {
   const OffsetTable& table = w.p.offset;
-  const int dim = w.p.k.head_dim;
+  const int dim = KRow(w.p);
   const float* q = w.q_raw + row * dim;
   for (int position = begin; position < end;) {
     const int block = position / table.block_tokens;
@@ -175,7 +183,7 @@ void OffsetScores(Work& w, int row, int chunk_begin, int begin, int end) {
 void Softmax(Work& w, int row, int chunk_begin, int begin, int end) {
   const AttentionParams& p = w.p;
   const Range range = VisibleRange(w, row);
-  const bool scaled = p.k.scales == Scales::kToken && Folded(p.k);
+  const bool scaled = p.k.scales == Scales::kToken && FoldedK(p, p.k);
   const bool weighted = p.v.scales == Scales::kToken && Folded(p.v);
   if (p.offset.data != nullptr) OffsetScores(w, row, chunk_begin, begin, end);
   if (p.mask != nullptr) {
@@ -321,7 +329,7 @@ bool Chunk(Work& w, int chunk_index) {
   begin = Max(begin, chunk_begin);
   end = Min(end, chunk_begin + kChunkTokens);
   if (begin >= end) return false;
-  const int k_step = p.k.head_dim <= kStepDim ? kStep : kWideStep;
+  const int k_step = Max(p.k.head_dim, p.k_extra.head_dim) <= kStepDim ? kStep : kWideStep;
   const int v_step = w.v_dim <= kStepDim ? kStep : kWideStep;
   // Steps start at multiples of their length within the chunk, whatever the first visible key.
   const auto step_floor = [chunk_begin](int position, int step) {
@@ -332,15 +340,21 @@ bool Chunk(Work& w, int chunk_index) {
     const int to = Min(at + k_step, end);
     const int lead = Max(0, begin - at) / kTileRows * kTileRows;  // whole tiles before the first key
     const int tiles = (to - at - lead + kTileRows - 1) / kTileRows;
-    ExpandK(w, chunk_begin, at + lead, begin, to);
     GemmArgs args{};
     args.x = w.q;
-    args.x_stride = args.k = p.k.head_dim;
+    args.x_stride = KRow(p);
     args.w_stride = kTileRows;
-    for (int t = 0; t < tiles; ++t) args.w[t] = w.tile + t * p.k.head_dim * kTileRows;
     args.out = w.score + (at + lead - chunk_begin);
     args.out_stride = kChunkTokens;
-    Gemm(args, w.rows, tiles, Sum::kStore);
+    const auto add = [&](const Side& side, Sum mode) {
+      ExpandK(w, side, chunk_begin, at + lead, begin, to);
+      args.k = side.head_dim;
+      for (int t = 0; t < tiles; ++t) args.w[t] = w.tile + t * side.head_dim * kTileRows;
+      Gemm(args, w.rows, tiles, mode);
+      args.x += side.head_dim;
+    };
+    add(p.k, Sum::kStore);
+    if (p.k_extra.head_dim > 0) add(p.k_extra, Sum::kContinue);
   }
 
   if (p.v.scales == Scales::kToken && Folded(p.v)) LoadVScales(w, chunk_begin, begin, end);

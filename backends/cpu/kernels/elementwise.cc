@@ -1,5 +1,5 @@
-// Norms, RoPE, activations and additions: one pass over rows of f32 each, memory bound.
-#include "backends/cpu/kernels/vec.h"
+// Norms, RoPE, activations, additions and conversions: one pass over a row each, memory bound.
+#include "backends/cpu/kernels/row.h"
 #include "octet/abi.h"
 
 namespace octet_cpu {
@@ -7,15 +7,6 @@ namespace OCTET_CPU_ISA {
 namespace {
 
 constexpr int kSums = 16;  // independent double accumulators, added in a fixed tree: the same on every instruction set
-
-int64_t RowStart(const Rows& rows, int64_t row) {
-  int64_t start = 0;
-  for (int i = 3; i >= 0; --i) {
-    start += row % rows.count[i] * rows.stride[i];
-    row /= rows.count[i];
-  }
-  return start;
-}
 
 double Tree(double* sums) {
   for (int width = kSums / 2; width > 0; width /= 2) {
@@ -52,37 +43,28 @@ double MeanSquare(const float* x, int64_t n, double mean) {
 
 // y = (x - mean) / sqrt(variance + eps) * gain + bias, or x / sqrt(mean square + eps) * gain. The mean stays in double:
 // x may be large beside its spread.
-void Norm(const NormParams& p, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {
-    const float* x = p.x + RowStart(p.x_rows, row);
-    float* y = p.y + RowStart(p.y_rows, row);
-    const double mean = p.layer ? Mean(x, p.n) : 0.0;
-    const double inverse = 1.0 / __builtin_sqrt(MeanSquare(x, p.n, mean) + static_cast<double>(p.eps));
-    if (p.layer) {
-      for (int64_t c = 0; c < p.n; ++c) {
-        const float normal = static_cast<float>((static_cast<double>(x[c]) - mean) * inverse);
-        y[c] = normal * p.gain[c] + (p.bias != nullptr ? p.bias[c] : 0.0f);
-      }
-    } else {
-      const float factor = static_cast<float>(inverse);
-      for (int64_t c = 0; c < p.n; ++c) y[c] = x[c] * factor * p.gain[c];
+void Norm(const NormParams& p, const float* x, float* y) {
+  const double mean = p.layer ? Mean(x, p.n) : 0.0;
+  const double inverse = 1.0 / __builtin_sqrt(MeanSquare(x, p.n, mean) + static_cast<double>(p.eps));
+  if (p.layer) {
+    for (int64_t c = 0; c < p.n; ++c) {
+      const float normal = static_cast<float>((static_cast<double>(x[c]) - mean) * inverse);
+      y[c] = normal * p.gain[c] + (p.bias != nullptr ? p.bias[c] : 0.0f);
     }
+  } else {
+    const float factor = static_cast<float>(inverse);
+    for (int64_t c = 0; c < p.n; ++c) y[c] = x[c] * factor * p.gain[c];
   }
 }
 
-void Rope(const RopeParams& p, int64_t begin, int64_t end) {
-  for (int64_t item = begin; item < end; ++item) {
-    const int64_t token = item / p.heads, head = item % p.heads;
-    float* x = p.x + token * p.token_stride + head * p.head_stride;
-    const float* table = p.cos_sin + p.positions[token] * p.cos_sin_stride[0];
-    const int64_t near = p.interleaved ? 2 : 1, far = p.interleaved ? 1 : p.pairs;
-    for (int64_t i = 0; i < p.pairs; ++i) {
-      const float cosine = table[i * p.cos_sin_stride[1]], sine = table[i * p.cos_sin_stride[1] + 1];
-      float *first = x + i * near, *second = first + far;
-      const float a = *first, b = *second;
-      *first = a * cosine - b * sine;
-      *second = a * sine + b * cosine;
-    }
+void Rope(const RopeParams& p, const float* cos_sin, float* x) {
+  const int64_t near = p.interleaved ? 2 : 1, far = p.interleaved ? 1 : p.pairs;
+  for (int64_t i = 0; i < p.pairs; ++i) {
+    const float cosine = cos_sin[i * p.pair_stride], sine = cos_sin[i * p.pair_stride + 1];
+    float *first = x + i * near, *second = first + far;
+    const float a = *first, b = *second;
+    *first = a * cosine - b * sine;
+    *second = a * sine + b * cosine;
   }
 }
 
@@ -113,31 +95,26 @@ OCTET_INLINE Vec Function(int32_t kind, Vec x) {
   }
 }
 
-void Activation(const ActivationParams& p, int64_t begin, int64_t end) {
-  const bool gated = p.kind <= OCTET_ACT_GELU_GATED;
-  for (int64_t row = begin; row < end; ++row) {
-    const float* x = p.x + RowStart(p.x_rows, row);
-    const float* up = gated ? x + p.n : nullptr;
-    float* y = p.y + RowStart(p.y_rows, row);
-    for (int64_t c = 0; c < p.n; c += kLanes) {
-      const size_t rest = static_cast<size_t>(p.n - c < kLanes ? p.n - c : kLanes) * sizeof(float);
-      Vec a{}, b{};
-      __builtin_memcpy(&a, x + c, rest);
-      if (gated) __builtin_memcpy(&b, up + c, rest);
-      const Vec f = Function(p.kind, a);
-      a = gated ? f * b : f;
-      __builtin_memcpy(y + c, &a, rest);
-    }
+void Activation(int32_t kind, int64_t n, const float* x, float* y) {
+  const bool gated = kind <= OCTET_ACT_GELU_GATED;
+  const float* up = gated ? x + n : nullptr;
+  for (int64_t c = 0; c < n; c += kLanes) {
+    const size_t rest = static_cast<size_t>(n - c < kLanes ? n - c : kLanes) * sizeof(float);
+    Vec a{}, b{};
+    __builtin_memcpy(&a, x + c, rest);
+    if (gated) __builtin_memcpy(&b, up + c, rest);
+    const Vec f = Function(kind, a);
+    a = gated ? f * b : f;
+    __builtin_memcpy(y + c, &a, rest);
   }
 }
 
-void Add(const float* x, const Rows& x_rows, float* y, const Rows& y_rows, int64_t n, int64_t begin, int64_t end) {
-  for (int64_t row = begin; row < end; ++row) {
-    const float* from = x + RowStart(x_rows, row);
-    float* to = y + RowStart(y_rows, row);
-    for (int64_t c = 0; c < n; ++c) to[c] += from[c];
-  }
+void Add(int64_t n, const float* x, float* y) {
+  for (int64_t c = 0; c < n; ++c) y[c] += x[c];
 }
+
+void Widen(Element element, const void* row, int64_t n, float* x) { LoadRow(element, row, n, x); }
+void Round(Element element, const float* x, int64_t n, void* row) { StoreRow(element, x, n, row); }
 
 }  // namespace
 
@@ -146,6 +123,8 @@ void FillElementwise(KernelTable* table) {
   table->rope = Rope;
   table->activation = Activation;
   table->add = Add;
+  table->load_row = Widen;
+  table->store_row = Round;
 }
 
 }  // namespace OCTET_CPU_ISA

@@ -28,10 +28,11 @@ struct Side {
   Element element;
   Scales scales;
   bool asymmetric, scale_bf16, zero_bf16;
-  int32_t head_dim, group, rotation;  // group: channels per dynamic scale, head_dim for the whole row
+  int32_t head_dim, group, rotation;  // group: channels per dynamic scale, head_dim for the whole row; head_dim 0: no
+                                      // such side
 };
 
-// f32 [blocks][kv_heads][head_dim]; data null: none.
+// f32 [blocks][kv_heads][row of K]; data null: none.
 struct OffsetTable {
   const float* data;
   int64_t block_stride, head_stride;
@@ -39,8 +40,8 @@ struct OffsetTable {
 };
 
 struct RowsParams {
-  Side k, v;
-  float *k_rows, *v_rows;  // [tokens][kv_heads][head_dim]; null: not touched. Append only reads
+  Side k, v, k_extra;
+  float *k_rows, *v_rows;  // [tokens][kv_heads][row]; null: not touched. Append only reads. A row of K is k and k_extra
   int64_t k_token_stride, k_head_stride, v_token_stride, v_head_stride;
   const int64_t* slots;      // [tokens]; -1 skips
   const int32_t* positions;  // [tokens]; null without an offset table
@@ -70,9 +71,9 @@ struct AttentionItem {
 };
 
 struct AttentionParams {
-  Side k, v;
+  Side k, v, k_extra;  // v may be k: an MLA latent
   OffsetTable offset;
-  const void* q;  // [tokens][q_heads][k head_dim]
+  const void* q;  // [tokens][q_heads][k head_dim + k_extra head_dim]
   int64_t q_token_stride, q_head_stride;
   void* out;  // [tokens][q_heads][v head_dim]
   int64_t out_token_stride, out_head_stride;
@@ -121,39 +122,19 @@ struct LinearParams {
 constexpr int kTilesPerItem = 4;
 constexpr int kMaxTokensPerItem = 240;
 
-// ---- Elementwise ----
-
-// Rows of up to four dimensions over one contiguous last dimension.
-struct Rows {
-  int64_t count[4];   // outermost first, 1 where unused
-  int64_t stride[4];  // elements
-};
+// ---- Elementwise, one row of f32 at a time ----
 
 struct NormParams {
   bool layer;  // subtract the mean, add the bias
-  const float* x;
-  float* y;
-  Rows x_rows, y_rows;  // equal counts
   int64_t n;
   const float *gain, *bias;
   float eps;
 };
 
 struct RopeParams {
-  float* x;
-  int64_t token_stride, head_stride, heads, pairs;
-  const int32_t* positions;   // [tokens], each inside the table
-  const float* cos_sin;       // [positions][pairs][2]
-  int64_t cos_sin_stride[2];  // per position, per pair
+  int64_t pairs;
+  int64_t pair_stride;  // of the row of the table that a call gets
   bool interleaved;
-};
-
-struct ActivationParams {
-  int32_t kind;  // OCTET_ACT_*
-  const float* x;
-  float* y;
-  Rows x_rows, y_rows;
-  int64_t n;  // of y
 };
 
 // One instruction set. Item ranges are [begin, end).
@@ -171,10 +152,12 @@ struct KernelTable {
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
   // Row `row` of tiles as f32 [columns] times scale.
   void (*embed)(const Tile*, int64_t row, int64_t columns, float scale, float* y);
-  void (*norm)(const NormParams&, int64_t begin, int64_t end);              // items: rows
-  void (*rope)(const RopeParams&, int64_t begin, int64_t end);              // items: token * heads + head
-  void (*activation)(const ActivationParams&, int64_t begin, int64_t end);  // items: rows
-  void (*add)(const float* x, const Rows& x_rows, float* y, const Rows& y_rows, int64_t n, int64_t begin, int64_t end);
+  void (*norm)(const NormParams&, const float* x, float* y);              // y may be x
+  void (*rope)(const RopeParams&, const float* cos_sin, float* x);        // cos_sin [pairs][2]
+  void (*activation)(int32_t kind, int64_t n, const float* x, float* y);  // OCTET_ACT_*, n of y
+  void (*add)(int64_t n, const float* x, float* y);                       // y += x
+  void (*load_row)(Element, const void* row, int64_t n, float* x);        // to f32
+  void (*store_row)(Element, const float* x, int64_t n, void* row);       // f32 to nearest even
 };
 
 }  // namespace octet_cpu

@@ -1,12 +1,12 @@
 // Append and gather: rows of K and V to and from a paged cache, bit for bit as docs/numerics.md says.
 //
-// Per (token, KV head): x = k - offset of the position's block; Walsh-Hadamard rotation; then
+// Per (token, KV head): x = k - offset of the position's block; then, for the channels of each side (K, K extra, V)
+// apart, Walsh-Hadamard rotation and
 //   dynamic  a = max|x| per group; any x not finite: scale NaN, codes 0; a < 1e-30: scale 0, codes 0; else
 //            scale = a / 127, code = clamp(round_half_even(x * (127 / a)), -127, 127). bf16 scales: s = bf16(a / 127),
-//            code from x * (1 / s). Asymmetric: zero = (min + max) * 0.5 rounded to its type, then the same of x -
-//            zero.
-//   static   code = clamp(round_half_even((x - zero) * (1 / scale)), -127, 127). There is no scale of the row that
-//   could
+//            code from x * (1 / s). Asymmetric: zero = (min + max) * 0.5 rounded to its type, then the same
+//            of x - zero.
+//   static   code = clamp(round_half_even((x - zero) * (1 / scale)), -127, 127). No scale of the row could
 //            carry a NaN, so +inf saturates to 127, -inf to -127, and NaN becomes 0.
 //   float    f32 as it is, f16 and bf16 to nearest even.
 // Compiled with -ffp-contract=off: a fused multiply-add would change codes. Memory: 4 bytes a channel in, 1 out.
@@ -91,6 +91,8 @@ void EncodeRow(const Side& side, float* x, int64_t page, int64_t head, int64_t t
   }
 }
 
+int KRow(const RowsParams& p) { return p.k.head_dim + p.k_extra.head_dim; }
+
 // The row of the offset table for a position, or null.
 const float* OffsetRow(const RowsParams& p, int64_t token, int64_t head) {
   if (p.offset.data == nullptr) return nullptr;
@@ -99,7 +101,7 @@ const float* OffsetRow(const RowsParams& p, int64_t token, int64_t head) {
 }
 
 void Append(const RowsParams& p, int64_t begin, int64_t end) {
-  alignas(64) float x[kMaxHeadDim];
+  alignas(64) float x[2 * kMaxHeadDim];
   for (int64_t item = begin; item < end; ++item) {
     const int64_t token = item / p.kv_heads, head = item % p.kv_heads;
     const int64_t slot = p.slots[token];
@@ -108,8 +110,9 @@ void Append(const RowsParams& p, int64_t begin, int64_t end) {
     if (p.k_rows != nullptr) {
       const float* k = p.k_rows + token * p.k_token_stride + head * p.k_head_stride;
       const float* offset = OffsetRow(p, token, head);
-      for (int c = 0; c < p.k.head_dim; ++c) x[c] = offset != nullptr ? k[c] - offset[c] : k[c];
+      for (int c = 0; c < KRow(p); ++c) x[c] = offset != nullptr ? k[c] - offset[c] : k[c];
       EncodeRow(p.k, x, page, head, index);
+      if (p.k_extra.head_dim > 0) EncodeRow(p.k_extra, x + p.k.head_dim, page, head, index);
     }
     if (p.v_rows != nullptr) {
       const float* v = p.v_rows + token * p.v_token_stride + head * p.v_head_stride;
@@ -129,8 +132,12 @@ void Gather(const RowsParams& p, int64_t begin, int64_t end) {
       float* k = p.k_rows + token * p.k_token_stride + head * p.k_head_stride;
       DecodeRow(p.k, page, head, index, k);
       Hadamard(k, p.k.head_dim, p.k.rotation);
+      if (p.k_extra.head_dim > 0) {
+        DecodeRow(p.k_extra, page, head, index, k + p.k.head_dim);
+        Hadamard(k + p.k.head_dim, p.k_extra.head_dim, p.k_extra.rotation);
+      }
       const float* offset = OffsetRow(p, token, head);
-      for (int c = 0; offset != nullptr && c < p.k.head_dim; ++c) k[c] += offset[c];
+      for (int c = 0; offset != nullptr && c < KRow(p); ++c) k[c] += offset[c];
     }
     if (p.v_rows != nullptr) {
       float* v = p.v_rows + token * p.v_token_stride + head * p.v_head_stride;
