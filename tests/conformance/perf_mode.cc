@@ -260,7 +260,7 @@ std::vector<PerfCase> PerfCases() {
     }
   }
   for (DType type : {DType::kQ4_K, DType::kQ8_0, DType::kBF16}) {
-    for (const auto& [columns, rows] : {std::pair<int64_t, int64_t>{896, 4864}, {4096, 14336}}) {
+    for (const auto& [columns, rows] : {std::pair<int64_t, int64_t>{1024, 4864}, {4096, 14336}}) {
       for (int tokens : {1, 8, 128}) {
         cases.emplace_back(absl::StrCat("Linear/", DTypeName(type), "_c", columns, "_r", rows, "_t", tokens),
                            [=, columns = columns, rows = rows](double budget, PerfRow* row) {
