@@ -153,7 +153,7 @@ std::vector<CacheSpec> Specs() {
   for (const SideSpec& side : sides) specs.push_back(Both(side));
   // Head dims, each with the largest power of two that divides it.
   for (int dim : {8, 40, 64, 72, 80, 96, 128, 192, 256, 576}) {
-    specs.push_back(Both(Int8(dim & -dim), dim));
+    if (dim != 64) specs.push_back(Both(Int8(dim & -dim), dim));
     specs.push_back(Both(Int8(8), dim, 1));
   }
   for (int page_tokens : {1, 16, 32, 64, 128, 48}) specs.push_back(Both(Int8(64), 64, 3, page_tokens));

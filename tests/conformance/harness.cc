@@ -14,13 +14,17 @@ namespace {
 
 constexpr uint8_t kGuard = 0xa5;
 bool only_list = false;
+thread_local Stream* thread_stream = nullptr;
+std::string not_run;  // of the current case
 
 class FunctionCase : public testing::Test {
  public:
   explicit FunctionCase(std::function<Status()> body) : body_(std::move(body)) {}
   void TestBody() override {
     if (only_list) return;
+    not_run.clear();
     const Status status = body_();
+    if (!not_run.empty()) GTEST_SKIP() << kNotRun << not_run;
     if (status.code() == Code::kUnimplemented) GTEST_SKIP() << status.message();
     if (!status.ok()) ADD_FAILURE() << status.message();
   }
@@ -47,12 +51,44 @@ Subject& TheSubject() {
   return subject;
 }
 
+Stream& Subject::s() const { return thread_stream != nullptr ? *thread_stream : *stream.get(); }
+
+StreamOfThread::StreamOfThread() {
+  auto stream = TheSubject().device->CreateStream();
+  Need("create a stream", stream.status());
+  stream_ = *std::move(stream);
+  thread_stream = stream_.get();
+}
+StreamOfThread::~StreamOfThread() { thread_stream = nullptr; }
+
+absl::StatusOr<std::unique_ptr<Device>> OpenAgain() {
+  const Subject& subject = TheSubject();
+  return Device::Open(subject.table(), subject.index, subject.device->id(), subject.options);
+}
+
+OnDevice::OnDevice(std::unique_ptr<Device> device) : device_(std::move(device)) {
+  auto stream = device_->CreateStream();
+  Need("create a stream", stream.status());
+  stream_ = *std::move(stream);
+  std::swap(device_, TheSubject().device);
+  std::swap(stream_, TheSubject().stream);
+}
+OnDevice::~OnDevice() {
+  std::swap(device_, TheSubject().device);
+  std::swap(stream_, TheSubject().stream);
+}
+
 void OnlyListCases() { only_list = true; }
 
 void AddCase(std::string name, std::function<Status()> body) {
   const size_t dot = name.find('.');
   testing::RegisterTest(name.substr(0, dot).c_str(), name.substr(dot + 1).c_str(), nullptr, nullptr, __FILE__, __LINE__,
                         [body = std::move(body)]() -> testing::Test* { return new FunctionCase(body); });
+}
+
+Status NotRun(const std::string& why) {
+  not_run = why;
+  return OkStatus();
 }
 
 octet_error Error() {

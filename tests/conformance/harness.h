@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "core/loader/device.h"
 #include "octet/status.h"
 #include "octet/tensor.h"
@@ -20,16 +21,45 @@ namespace octet::conformance {
 
 // The backend and device under test; set once by main before any case runs.
 struct Subject {
-  std::string path, name, version, abi;
+  std::string path, name, version, abi, options;
   uint32_t index = 0;
   const octet_host_v1* host = nullptr;  // what it was lent
   std::unique_ptr<Device> device;
   OwnedStream stream;  // for all cases that need no second one
 
   const octet_backend_v1* table() const { return device->table(); }
-  Stream& s() const { return *stream.get(); }
+  Stream& s() const;  // the calling thread's: see StreamOfThread
 };
 Subject& TheSubject();
+
+// A stream of its own for the calling thread, which everything here uses until this ends.
+class StreamOfThread {
+ public:
+  StreamOfThread();
+  ~StreamOfThread();
+  StreamOfThread(const StreamOfThread&) = delete;
+  StreamOfThread& operator=(const StreamOfThread&) = delete;
+
+ private:
+  OwnedStream stream_;
+};
+
+// The same device, opened once more with the same options.
+absl::StatusOr<std::unique_ptr<Device>> OpenAgain();
+
+// The subject's device and stream are these until it ends. For one thread only, with nothing alive on the other device
+// that ends in between.
+class OnDevice {
+ public:
+  explicit OnDevice(std::unique_ptr<Device> device);
+  ~OnDevice();
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  std::unique_ptr<Device> device_;
+  OwnedStream stream_;
+};
 
 // Adds a case. The name is also its filter: "Area.Behaviour/details".
 // With OnlyListCases, cases do nothing.
@@ -46,12 +76,19 @@ void AddAttentionCases();
 void AddBoundaryCases();
 void AddMetamorphicCases();
 void AddDenseCases();
+void AddFailureCases();
+void AddLifeCycleCases();
+void AddThreadCases();
 
 // The result of a call that `supports` promised (rule A10): an error becomes a failure, never "unsupported".
 Status Promised(const char* call, const Status& status);
 inline Status Promised(const char* call, const absl::Status& status) {
   return Promised(call, Status(static_cast<Code>(status.code()), std::string(status.message())));
 }
+
+// The case cannot run on this machine, through no fault of the backend: return NotRun("why").
+inline constexpr char kNotRun[] = "not run: ";
+Status NotRun(const std::string& why);
 
 // For calls of the raw tables.
 octet_error Error();

@@ -1,11 +1,12 @@
 // octet-conformance: does this backend library keep the contract? Loads one file, runs every case on one of its devices
-// and says pass, fail or unsupported for each; no source and no rebuild needed. Reference: docs/writing-a-backend.md.
+// and says pass, fail or unsupported for each; no source and no rebuild needed. Reference: docs/conformance.md.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <map>
-#include <span>
+#include <fstream>
+#include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -17,73 +18,23 @@
 #include "core/loader/open_library.h"
 #include "core/loader/table_check.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/conformance/case_lists.h"
 #include "tests/conformance/harness.h"
+#include "tests/conformance/modes.h"
+#include "tests/conformance/report.h"
 
 namespace octet::conformance {
 namespace {
 
-// "fail  name" with what failed and how to run it again; the reasons of what is unsupported; one line to publish.
-class Report : public testing::EmptyTestEventListener {
- public:
-  explicit Report(bool verbose) : verbose_(verbose) {}
-
-  void OnTestEnd(const testing::TestInfo& test) override {
-    const std::string name = std::string(test.test_suite_name()) + "." + test.name();
-    const testing::TestResult& result = *test.result();
-    if (result.Failed()) {
-      ++failed_;
-      std::printf("fail         %s\n", name.c_str());
-      for (int i = 0; i < result.total_part_count(); ++i) {
-        const testing::TestPartResult& part = result.GetTestPartResult(i);
-        if (part.failed()) PrintIndented(part.message());
-      }
-      std::printf("  again: octet-conformance --backend %s --device %u --filter '%s'\n", TheSubject().path.c_str(),
-                  TheSubject().index, name.c_str());
-    } else if (result.Skipped()) {
-      ++unsupported_;
-      const std::string reason = result.total_part_count() > 0 ? result.GetTestPartResult(0).message() : "";
-      const size_t start = reason.find_first_not_of(" \n");
-      auto& [count, first] = unsupported_reasons_[start == std::string::npos ? reason : reason.substr(start)];
-      if (count++ == 0) first = name;
-      if (verbose_) std::printf("unsupported  %s\n", name.c_str());
-    } else {
-      ++passed_;
-      if (verbose_) std::printf("pass         %s\n", name.c_str());
-    }
-    std::fflush(stdout);
-  }
-
-  void OnTestProgramEnd(const testing::UnitTest&) override {
-    const Subject& subject = TheSubject();
-    for (const auto& [reason, cases] : unsupported_reasons_) {
-      std::printf("unsupported  %s and %d more: %s\n", cases.second.c_str(), cases.first - 1, reason.c_str());
-    }
-    std::printf("backend %s %s, device %u (%s, %s), ABI %s: %d passed, %d failed, %d unsupported\n",
-                subject.name.c_str(), subject.version.c_str(), subject.index, subject.device->info().name.c_str(),
-                subject.device->info().arch.c_str(), subject.abi.c_str(), passed_, failed_, unsupported_);
-  }
-
-  int failed() const { return failed_; }
-  int unsupported() const { return unsupported_; }
-  int ran() const { return passed_ + failed_ + unsupported_; }
-
- private:
-  static void PrintIndented(const char* text) {
-    std::string line;
-    for (const char* c = text;; ++c) {
-      if (*c != '\n' && *c != '\0') {
-        line += *c;
-        continue;
-      }
-      if (!line.empty()) std::printf("  %s\n", line.c_str());
-      line.clear();
-      if (*c == '\0') return;
-    }
-  }
-
-  bool verbose_;
-  std::map<std::string, std::pair<int, std::string>> unsupported_reasons_;  // reason -> cases, the first one's name
-  int passed_ = 0, failed_ = 0, unsupported_ = 0;
+struct Options {
+  std::string backend, device_options, filter = "*", mode = "test", json, expect;
+  std::vector<std::string> profiles;
+  uint32_t device = 0;
+  int threads = 0;
+  double seconds = -1;
+  uint64_t seed = 0;
+  bool list = false, verbose = false, no_unsupported = false;
 };
 
 class NameList : public testing::EmptyTestEventListener {
@@ -92,29 +43,43 @@ class NameList : public testing::EmptyTestEventListener {
   }
 };
 
-absl::Status OpenSubject(const std::string& path, uint32_t index, const std::string& options, ThreadPool* pool) {
+int Refuse(const std::string& sentence) {
+  std::fprintf(stderr, "octet-conformance: %s\n", sentence.c_str());
+  return 2;
+}
+
+absl::Status OpenSubject(const Options& options, ThreadPool* pool) {
   Subject& subject = TheSubject();
   std::error_code error;
-  subject.path = std::filesystem::canonical(path, error).string();
-  if (error) return absl::NotFoundError(path + ": " + error.message());
+  subject.path = std::filesystem::canonical(options.backend, error).string();
+  if (error) return absl::NotFoundError(options.backend + ": " + error.message());
   const auto file = MappedFile::Open(subject.path);
   if (!file.ok()) return file.status();
   const auto elf = InspectElf(file->bytes());
   if (!elf.ok()) return elf.status();
-  if (elf->abi_majors.empty()) return absl::FailedPreconditionError(path + " exports no octet_backend_query_v1");
+  if (elf->abi_majors.empty()) {
+    return absl::FailedPreconditionError(options.backend + " exports no octet_backend_query_v1");
+  }
   const auto query = OpenLibrary(subject.path);
   if (!query.ok()) return query.status();
   subject.host = MakeHostTable(pool);
-  octet_error why{};
-  why.struct_size = sizeof(why);
-  const octet_backend_v1* table = (*query)(subject.host, &why);
+  octet_error why = Error();
+  const octet_backend_v1* table = nullptr;
+  try {
+    table = (*query)(subject.host, &why);
+  } catch (...) {
+    return absl::FailedPreconditionError(options.backend + ": octet_backend_query_v1 threw an exception (rule A8)");
+  }
   if (table == nullptr) return absl::UnavailableError(std::string("the backend answered: ") + why.message);
-  if (absl::Status status = CheckTable(*table); !status.ok()) return status;
+  if (absl::Status status = CheckTable(*table); !status.ok()) {
+    return absl::FailedPreconditionError(options.backend + ": " + std::string(status.message()) + " (rule A1)");
+  }
   subject.name = table->name;
   subject.version = table->version;
   subject.abi = AbiText(*table);
-  subject.index = index;
-  auto device = Device::Open(table, index, subject.name + ":" + std::to_string(index), options);
+  subject.index = options.device;
+  subject.options = options.device_options;
+  auto device = Device::Open(table, subject.index, subject.name + ":" + std::to_string(subject.index), subject.options);
   if (!device.ok()) return device.status();
   subject.device = *std::move(device);
   auto stream = subject.device->CreateStream();
@@ -123,29 +88,89 @@ absl::Status OpenSubject(const std::string& path, uint32_t index, const std::str
   return absl::OkStatus();
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app("Checks a backend library against octet's contract");
-  std::string backend, options, filter = "*";
-  uint32_t device = 0;
-  int threads = 0;
-  bool list = false, verbose = false, no_unsupported = false;
-  app.add_option("--backend", backend, "The library: liboctet_backend_<name>.so");
-  app.add_option("--device", device, "Index of the device")->capture_default_str();
-  app.add_option("--options", options, "Handed to the backend's open: key=value,key=value");
-  app.add_option("--filter", filter,
-                 "Cases to run: globs with * and ?, several joined by ':', '-' before those to leave out")
-      ->capture_default_str();
-  app.add_option("--threads", threads, "Threads lent to the backend; 0: one per core, 1: no parallel loop is lent")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_flag("--list", list, "Print the names of the cases and stop");
-  app.add_flag("--verbose", verbose, "Also print each case that passes or is unsupported");
-  app.add_flag("--no-unsupported", no_unsupported, "Exit with 1 where a case is unsupported, too");
-  CLI11_PARSE(app, argc, argv);
+absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return absl::NotFoundError("cannot read " + path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
 
-  int gtest_argc = 1;
-  testing::InitGoogleTest(&gtest_argc, argv);
-  testing::GTEST_FLAG(filter) = filter;
+// A file, or the name of one that was installed with the kit.
+absl::StatusOr<std::string> ReadProfileText(const std::string& name) {
+  if (name.find('/') != std::string::npos) return ReadText(name);
+  const auto folder =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../share/octet/conformance/profiles";
+  const auto text = ReadText((folder / (name + ".txt")).lexically_normal().string());
+  if (text.ok()) return text;
+  return absl::NotFoundError("there is no profile '" + name + "': " + std::string(text.status().message()));
+}
+
+std::vector<std::string> AllCases() {
+  std::vector<std::string> names;
+  const testing::UnitTest& all = *testing::UnitTest::GetInstance();
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const testing::TestSuite& suite = *all.GetTestSuite(s);
+    for (int t = 0; t < suite.total_test_count(); ++t) {
+      names.push_back(std::string(suite.name()) + "." + suite.GetTestInfo(t)->name());
+    }
+  }
+  return names;
+}
+
+absl::StatusOr<ReportOptions> ReadLists(const Options& options) {
+  ReportOptions lists;
+  lists.verbose = options.verbose;
+  for (const std::string& name : options.profiles) {
+    auto profile = LoadProfile(name, ReadProfileText);
+    if (!profile.ok()) return profile.status();
+    lists.profiles.push_back(*std::move(profile));
+  }
+  if (options.expect.empty()) return lists;
+  const auto text = ReadText(options.expect);
+  if (!text.ok()) return text.status();
+  auto expectations = ParseExpectations(*text);
+  if (expectations.ok()) {
+    if (absl::Status status = CheckThatEachMatches(*expectations, AllCases()); !status.ok()) expectations = status;
+  }
+  if (!expectations.ok()) {
+    return absl::InvalidArgumentError(options.expect + ": " + std::string(expectations.status().message()));
+  }
+  lists.expectations = *std::move(expectations);
+  return lists;
+}
+
+// Test and stress.
+int RunCases(const Options& options, ReportOptions lists) {
+  auto* report = new Report(std::move(lists));
+  testing::UnitTest::GetInstance()->listeners().Append(report);
+  ReportCrashes();
+  const int result = RUN_ALL_TESTS();
+  if (report->ran() == 0) return Refuse("no case matches '" + options.filter + "'; --list shows them");
+  const bool passed = report->Finish();
+  if (!options.json.empty()) {
+    nlohmann::json json = report->Json();
+    json["mode"] = options.mode;
+    json["filter"] = options.filter;
+    if (absl::Status status = WriteJson(options.json, json); !status.ok()) return Refuse(std::string(status.message()));
+  }
+  // GoogleTest counts what was expected to fail too; failures outside of cases count in any event.
+  const bool outside = testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed();
+  const bool refused = options.no_unsupported && report->Count("unsupported") > 0;
+  if (refused) std::fprintf(stderr, "octet-conformance: --no-unsupported, but some cases are\n");
+  return (passed && !outside && !refused && (result == 0 || !options.expect.empty())) ? 0 : 1;
+}
+
+int RunMode(const Options& options, ReportOptions lists, ThreadPool* pool) {
+  if (options.mode == "test" || options.mode == "stress") return RunCases(options, std::move(lists));
+  const absl::Status status =
+      options.mode == "support"
+          ? RunSupport(options.json)
+          : RunPerf(options.filter, options.seconds < 0 ? 0.2 : options.seconds, options.json, pool);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "octet-conformance: %s\n", std::string(status.message()).c_str());
+  return status.code() == absl::StatusCode::kInternal ? 1 : 2;
+}
+
+void AddAllCases() {
   AddAbiCases();
   AddStructCases();
   AddHonestyCases();
@@ -155,33 +180,66 @@ int Main(int argc, char** argv) {
   AddBoundaryCases();
   AddMetamorphicCases();
   AddDenseCases();
+  AddFailureCases();
+  AddLifeCycleCases();
+  AddThreadCases();
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Checks a backend library against octet's contract");
+  Options options;
+  app.add_option("--backend", options.backend, "The library: liboctet_backend_<name>.so");
+  app.add_option("--device", options.device, "Index of the device")->capture_default_str();
+  app.add_option("--options", options.device_options, "Handed to the backend's open: key=value,key=value");
+  app.add_option("--mode", options.mode,
+                 "test: every case; support: what the backend says it has; perf: how fast; stress: random cases")
+      ->check(CLI::IsMember({"test", "support", "perf", "stress"}))
+      ->capture_default_str();
+  auto* filter =
+      app.add_option("--filter", options.filter,
+                     "Cases to run: globs with * and ?, several joined by ':', '-' before those to leave out; "
+                     "for perf one glob")
+          ->capture_default_str();
+  app.add_option("--profile", options.profiles,
+                 "Also demand that the cases of this list pass: decode-int8, attention-only, full-model, or a file")
+      ->excludes(filter);
+  app.add_option("--expect", options.expect,
+                 "A file of cases that do not pass, under [never] and [not yet], with reasons");
+  app.add_option("--json", options.json, "Write the results to this file too");
+  app.add_option("--seconds", options.seconds, "stress: how long (10); perf: per case (0.2)");
+  app.add_option("--seed", options.seed, "stress: the first seed; random unless given");
+  app.add_option("--threads", options.threads,
+                 "Threads lent to the backend; 0: one per core, 1: no parallel loop is lent")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_flag("--list", options.list, "Print the names of the cases and stop");
+  app.add_flag("--verbose", options.verbose, "Also print each case that passes or is unsupported");
+  app.add_flag("--no-unsupported", options.no_unsupported, "Exit with 1 where a case is unsupported, too");
+  CLI11_PARSE(app, argc, argv);
+
+  int gtest_argc = 1;
+  testing::InitGoogleTest(&gtest_argc, argv);
+  testing::GTEST_FLAG(filter) = options.filter;
+  if (options.mode == "stress") {
+    if (app.count("--seed") == 0) options.seed = std::random_device{}();
+    AddStressCase(options.seed, options.seconds < 0 ? 10 : options.seconds);
+  } else {
+    AddAllCases();
+  }
   testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
   delete listeners.Release(listeners.default_result_printer());
-  if (list) {
+  if (options.list) {
     OnlyListCases();
     listeners.Append(new NameList);
     return RUN_ALL_TESTS();
   }
-  if (backend.empty()) {
-    std::fprintf(stderr, "octet-conformance: --backend is missing: the path of a liboctet_backend_<name>.so\n");
-    return 2;
-  }
+  if (options.backend.empty()) return Refuse("--backend is missing: the path of a liboctet_backend_<name>.so");
+  auto lists = ReadLists(options);
+  if (!lists.ok()) return Refuse(std::string(lists.status().message()));
   // Lives until the process ends, as the backend may keep what it was lent.
-  ThreadPool* pool = threads == 1 ? nullptr : new ThreadPool(threads);
-  if (absl::Status status = OpenSubject(backend, device, options, pool); !status.ok()) {
-    std::fprintf(stderr, "octet-conformance: %s\n", std::string(status.message()).c_str());
-    return 2;
-  }
-  auto* report = new Report(verbose);
-  listeners.Append(report);
-  const int result = RUN_ALL_TESTS();
-  if (report->ran() == 0) {
-    std::fprintf(stderr, "octet-conformance: no case matches '%s'; --list shows them\n", filter.c_str());
-    return 2;
-  }
-  const bool refused = no_unsupported && report->unsupported() > 0;
-  if (refused) std::fprintf(stderr, "octet-conformance: %d cases are unsupported\n", report->unsupported());
-  const int code = result != 0 || report->failed() > 0 || refused ? 1 : 0;
+  ThreadPool* pool = options.threads == 1 ? nullptr : new ThreadPool(options.threads);
+  if (absl::Status status = OpenSubject(options, pool); !status.ok()) return Refuse(std::string(status.message()));
+  const int code = RunMode(options, *std::move(lists), pool);
   TheSubject().stream = {};
   TheSubject().device.reset();
   return code;

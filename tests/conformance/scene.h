@@ -119,6 +119,9 @@ class Scene {
 // The usual case: append everything, run, check.
 Status RunAndCheck(const AttentionCase& c);
 
+// Does the device still work? A small ragged batch over an INT8 cache, or over f32 where the backend has no INT8.
+Status StillWorks();
+
 }  // namespace octet::conformance
 
 #endif  // OCTET_TESTS_CONFORMANCE_SCENE_H_

@@ -1,0 +1,188 @@
+#include "tests/conformance/report.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "nlohmann/json.hpp"
+#include "octet/convert.h"
+#include "tests/conformance/harness.h"
+
+namespace octet::conformance {
+namespace {
+
+char current_case[512];  // read by the signal handler
+
+void PrintIndented(const char* text) {
+  std::string line;
+  for (const char* c = text;; ++c) {
+    if (*c != '\n' && *c != '\0') {
+      line += *c;
+      continue;
+    }
+    if (!line.empty()) std::printf("  %s\n", line.c_str());
+    line.clear();
+    if (*c == '\0') return;
+  }
+}
+
+std::string FullName(const testing::TestInfo& test) { return absl::StrCat(test.test_suite_name(), ".", test.name()); }
+
+extern "C" void NameTheCase(int signal_number) {
+  const auto say = [](const char* text) { return write(STDOUT_FILENO, text, std::strlen(text)); };
+  if (say("fail         ") < 0 || say(current_case) < 0 || say("\n  the process crashed in this case\n") < 0) _exit(1);
+  signal(signal_number, SIG_DFL);
+  raise(signal_number);
+}
+
+}  // namespace
+
+void ReportCrashes() {
+  if (std::strcmp(convert::BuildSanitizer(), "none") != 0) return;
+  for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) signal(number, NameTheCase);
+}
+
+void Report::OnTestStart(const testing::TestInfo& test) {
+  const std::string name = FullName(test);
+  std::snprintf(current_case, sizeof(current_case), "%s", name.c_str());
+}
+
+void Report::OnTestEnd(const testing::TestInfo& test) {
+  const testing::TestResult& result = *test.result();
+  Result r;
+  r.name = FullName(test);
+  r.seconds = static_cast<double>(result.elapsed_time()) * 1e-3;
+  for (int i = 0; i < result.total_part_count(); ++i) {
+    const testing::TestPartResult& part = result.GetTestPartResult(i);
+    if (!part.failed() && !part.skipped()) continue;
+    absl::StrAppend(&r.text, r.text.empty() ? "" : "\n", part.message());
+  }
+  r.text = r.text.substr(std::min(r.text.size(), r.text.find_first_not_of(" \n")));
+  const Expectation* expected = FindExpectation(options_.expectations, r.name);
+  r.word = result.Failed() ? "fail" : result.Skipped() ? "unsupported" : "pass";
+  if (r.word == "unsupported" && r.text.starts_with(kNotRun)) r.word = "not-run";
+  if (expected != nullptr && r.word == "fail") r.word = "expected-fail";
+  if (expected != nullptr && r.word == "pass") {
+    r.word = "unexpected-pass";
+    r.text = absl::StrCat("the expectation file, line ", expected->line, ", says ", ListName(expected->list), ": ",
+                          expected->reason);
+  }
+  if (r.word == "fail" || r.word == "unexpected-pass") {
+    std::printf("%-12s %s\n", r.word.c_str(), r.name.c_str());
+    PrintIndented(r.text.c_str());
+    std::printf("  again: octet-conformance --backend %s --device %u --filter '%s'\n", TheSubject().path.c_str(),
+                TheSubject().index, r.name.c_str());
+  } else if (options_.verbose) {
+    std::printf("%-12s %s\n", r.word.c_str(), r.name.c_str());
+  }
+  std::fflush(stdout);
+  results_.push_back(std::move(r));
+}
+
+int Report::Count(const char* word) const {
+  return static_cast<int>(
+      std::count_if(results_.begin(), results_.end(), [&](const Result& r) { return r.word == word; }));
+}
+
+void Report::CheckProfiles() {
+  for (const Profile& profile : options_.profiles) {
+    std::map<std::string, const Result*> missed;
+    for (const std::string& glob : profile.globs) {
+      bool matched = false;
+      for (const Result& r : results_) {
+        if (!GlobMatch(glob, r.name)) continue;
+        matched = true;
+        if (r.word != "pass") missed[r.name] = &r;
+      }
+      if (!matched) {
+        profile_failures_.push_back(
+            absl::StrCat("profile ", profile.name, " wants '", glob, "', which matches no case"));
+      }
+    }
+    for (const auto& [name, r] : missed) {
+      const std::string why = r->text.substr(0, r->text.find('\n'));
+      profile_failures_.push_back(absl::StrCat("profile ", profile.name, " wants ", name, ": ", r->word,
+                                               r->word == "unsupported" ? ": " + why : ""));
+    }
+  }
+}
+
+bool Report::Finish() {
+  std::map<std::string, std::pair<int, std::string>> reasons;  // reason -> cases, the first one's name
+  for (const Result& r : results_) {
+    if (r.word != "unsupported" && r.word != "not-run") continue;
+    auto& [count, first] = reasons[r.text];
+    if (count++ == 0) first = r.name;
+  }
+  for (const auto& [reason, cases] : reasons) {
+    std::printf("%-12s %s and %d more: %s\n", reason.starts_with(kNotRun) ? "not-run" : "unsupported",
+                cases.second.c_str(), cases.first - 1, reason.c_str());
+  }
+  CheckProfiles();
+  for (const std::string& failure : profile_failures_) std::printf("profile      %s\n", failure.c_str());
+
+  std::string words =
+      absl::StrCat(Count("pass"), " passed, ", Count("fail"), " failed, ", Count("unsupported"), " unsupported");
+  if (Count("not-run") > 0) absl::StrAppend(&words, ", ", Count("not-run"), " not run");
+  if (!options_.expectations.empty()) {
+    absl::StrAppend(&words, ", ", Count("expected-fail"), " expected to fail, ", Count("unexpected-pass"),
+                    " passed unexpectedly");
+  }
+  std::vector<std::string> names;
+  for (const Result& r : results_) names.push_back(r.name);
+  const std::string profiles =
+      absl::StrJoin(options_.profiles, "+", [](std::string* out, const Profile& p) { out->append(p.name); });
+  std::printf("%s, profile %s%s, %d cases %s: %s\n", TextOfSubject().c_str(),
+              profiles.empty() ? "none" : profiles.c_str(), profile_failures_.empty() ? "" : " MISSED", ran(),
+              HashOfCases(names).c_str(), words.c_str());
+  return Count("fail") == 0 && Count("unexpected-pass") == 0 && profile_failures_.empty();
+}
+
+nlohmann::json Report::Json() const {
+  nlohmann::json json = JsonOfSubject();
+  std::vector<std::string> names;
+  json["cases"] = nlohmann::json::array();
+  for (const Result& r : results_) {
+    names.push_back(r.name);
+    nlohmann::json one = {{"name", r.name}, {"result", r.word}, {"seconds", r.seconds}};
+    if (!r.text.empty()) one["text"] = r.text;
+    json["cases"].push_back(std::move(one));
+  }
+  json["case_list"] = HashOfCases(names);
+  for (const char* word : {"pass", "fail", "unsupported", "not-run", "expected-fail", "unexpected-pass"}) {
+    json["counts"][word] = Count(word);
+  }
+  json["profiles"] = nlohmann::json::array();
+  for (const Profile& profile : options_.profiles) json["profiles"].push_back(profile.name);
+  json["profile_failures"] = profile_failures_;
+  return json;
+}
+
+nlohmann::json JsonOfSubject() {
+  const Subject& s = TheSubject();
+  return {{"kit", OCTET_KIT_VERSION},
+          {"abi", s.abi},
+          {"backend", {{"name", s.name}, {"version", s.version}, {"file", s.path}, {"options", s.options}}},
+          {"device", {{"index", s.index}, {"name", s.device->info().name}, {"arch", s.device->info().arch}}}};
+}
+
+std::string TextOfSubject() {
+  const Subject& s = TheSubject();
+  return absl::StrCat("backend ", s.name, " ", s.version, ", device ", s.index, " (", s.device->info().name, ", ",
+                      s.device->info().arch, "), ABI ", s.abi, ", kit ", OCTET_KIT_VERSION);
+}
+
+absl::Status WriteJson(const std::string& path, const nlohmann::json& json) {
+  std::ofstream file(path);
+  file << json.dump(1) << '\n';
+  file.close();
+  return file ? absl::OkStatus() : absl::UnavailableError("cannot write " + path);
+}
+
+}  // namespace octet::conformance

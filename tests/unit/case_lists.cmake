@@ -1,0 +1,1 @@
+octet_add_test(case_lists_test SOURCES case_lists_test.cc DEPS octet_case_lists)
