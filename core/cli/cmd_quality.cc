@@ -21,7 +21,8 @@
 namespace octet {
 namespace {
 
-constexpr int32_t kChunk = 128;  // tokens of one step, each with its row of logits
+constexpr int32_t kChunk = 128;            // most tokens of one step, each with its row of logits
+constexpr int64_t kLogitBytes = 64 << 20;  // of one step and cache: fewer tokens where the vocabulary is large
 
 struct QualityFlags {
   ModelFlags model;
@@ -132,16 +133,26 @@ void ScoreRows(void* arg, uint32_t, int64_t begin, int64_t end) {
   }
 }
 
+// `wanted` tokens of the text; every window begins with BOS where the model wants it before a text.
 absl::StatusOr<std::vector<int32_t>> ReadTokens(const Engine& engine, const std::vector<std::string>& files,
-                                                int64_t wanted) {
+                                                int64_t wanted, int64_t window) {
   std::string text;
   for (const std::string& path : files) {
     auto read = ReadTextFile(path);
     if (!read.ok()) return read.status();
     text += *read;
   }
-  auto ids = engine.tokenizer().Encode(text);
+  const Tokenizer& tokenizer = engine.tokenizer();
+  auto ids = tokenizer.Encode(text);
   if (!ids.ok()) return ids.status();
+  if (tokenizer.add_bos()) {
+    std::vector<int32_t> with_bos;
+    for (const int32_t id : *ids) {
+      if (static_cast<int64_t>(with_bos.size()) % window == 0) with_bos.push_back(*tokenizer.bos_id());
+      with_bos.push_back(id);
+    }
+    ids = std::move(with_bos);
+  }
   if (static_cast<int64_t>(ids->size()) < wanted) {
     return absl::InvalidArgumentError(absl::StrCat("the text has ", ids->size(), " tokens and ", wanted,
                                                    " were asked for; give more files or a lower --tokens"));
@@ -154,14 +165,15 @@ absl::StatusOr<std::vector<int32_t>> ReadTokens(const Engine& engine, const std:
 absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span<const int32_t> window,
                        const std::function<void(size_t)>& on_step) {
   const int64_t vocab = engine.model().config().vocab_size;
+  const auto step_tokens = static_cast<size_t>(subjects[0].runner->options().max_logit_rows);
   Reference reference;
   std::vector<Scored> scored;
   for (Subject& subject : subjects) {
     subject.pages->Truncate(0);
     if (auto status = subject.pages->Reserve(static_cast<int64_t>(window.size())); !status.ok()) return status;
   }
-  for (size_t begin = 0; begin < window.size(); begin += kChunk) {
-    const auto chunk = window.subspan(begin, std::min<size_t>(kChunk, window.size() - begin));
+  for (size_t begin = 0; begin < window.size(); begin += step_tokens) {
+    const auto chunk = window.subspan(begin, std::min(step_tokens, window.size() - begin));
     // The last token of the window predicts what is not in it.
     const auto next = window.subspan(begin + 1, std::min(chunk.size(), window.size() - begin - 1));
     for (size_t s = 0; s < subjects.size(); ++s) {
@@ -220,9 +232,11 @@ absl::Status Quality(const QualityFlags& flags) {
   auto opened = Engine::Open(flags.model, kChunk);
   if (!opened.ok()) return opened.status();
   Engine& engine = **opened;
-  auto ids = ReadTokens(engine, flags.files, flags.tokens);
-  if (!ids.ok()) return ids.status();
+  const int64_t row_bytes = engine.model().config().vocab_size * static_cast<int64_t>(sizeof(float));
+  const int32_t step_tokens = static_cast<int32_t>(std::clamp<int64_t>(kLogitBytes / row_bytes, 1, kChunk));
   const int64_t window = std::min({flags.window, flags.tokens, engine.model().config().context_length});
+  auto ids = ReadTokens(engine, flags.files, flags.tokens, window);
+  if (!ids.ok()) return ids.status();
 
   std::vector<Subject> subjects;
   std::vector<std::string> names = absl::StrSplit(flags.caches, ',');
@@ -231,7 +245,7 @@ absl::Status Quality(const QualityFlags& flags) {
   for (const std::string& name : names) {
     auto kv = ParseCache(name, engine.kv_options());
     if (!kv.ok()) return kv.status();
-    auto runner = engine.PrepareRunner(*kv, window, kChunk);
+    auto runner = engine.PrepareRunner(*kv, window, step_tokens);
     if (!runner.ok()) return runner.status();
     Subject subject;
     subject.name = name;
@@ -306,7 +320,10 @@ void AddQuality(CLI::App& app, Command& chosen) {
   command->add_option("-f,--file", flags->files, "text to measure on")->required();
   command->add_option("--caches", flags->caches, "caches to compare, e.g. int8,int8:plain,bf16")->capture_default_str();
   command->add_option("--against", flags->against, "the reference cache")->capture_default_str();
-  command->add_option("--tokens", flags->tokens, "tokens of the text to use")->capture_default_str();
+  command
+      ->add_option("--tokens", flags->tokens,
+                   "tokens of the text to use, counting a BOS per window where the model wants one")
+      ->capture_default_str();
   command->add_option("--window", flags->window, "tokens of one context")->capture_default_str();
   command->add_option("--max-kl", flags->max_kl, "fail when the first cache's mean KL is above this");
   command->add_option("--min-top1", flags->min_top1, "fail when the first cache's top-1 agreement is below this");

@@ -36,8 +36,8 @@ double KOffsetNeed(std::span<const float> bias, std::span<const double> row_norm
   return need;
 }
 
-std::vector<float> MakeKOffsets(std::span<const float> bias, std::span<const double> frequency, int32_t kv_heads,
-                                const RopePairs& rope, int32_t block, int64_t blocks) {
+std::vector<float> MakeKOffsets(std::span<const float> bias, std::span<const double> frequency, double magnitude,
+                                int32_t kv_heads, const RopePairs& rope, int32_t block, int64_t blocks) {
   const size_t row = static_cast<size_t>(kv_heads * rope.head_dim);
   std::vector<float> table(row * static_cast<size_t>(blocks), 0.0f);
   const double half_block = 0.5 * block;
@@ -50,7 +50,7 @@ std::vector<float> MakeKOffsets(std::span<const float> bias, std::span<const dou
         const double theta = frequency[static_cast<size_t>(p)];
         if (theta * half_block > kMaxAngleInBlock) continue;
         const size_t i = base + static_cast<size_t>(rope.first(p)), j = base + static_cast<size_t>(rope.second(p));
-        const double cos = std::cos(centre * theta), sin = std::sin(centre * theta);
+        const double cos = magnitude * std::cos(centre * theta), sin = magnitude * std::sin(centre * theta);
         out[i] = static_cast<float>(bias[i] * cos - bias[j] * sin);
         out[j] = static_cast<float>(bias[i] * sin + bias[j] * cos);
       }

@@ -29,9 +29,9 @@ inline constexpr double kOffsetNeedThreshold = 3.0;
 
 // The table f32 [blocks][kv_heads][head_dim]: the bias rotated to the centre of each block of `block` positions, for
 // the pairs whose angle moves by at most 0.35 between the centre and the block's edge; 0 for the others. frequency:
-// [pairs], radians per position.
-std::vector<float> MakeKOffsets(std::span<const float> bias, std::span<const double> frequency, int32_t kv_heads,
-                                const RopePairs& rope, int32_t block, int64_t blocks);
+// [pairs], radians per position; magnitude: what rotated channels grow by.
+std::vector<float> MakeKOffsets(std::span<const float> bias, std::span<const double> frequency, double magnitude,
+                                int32_t kv_heads, const RopePairs& rope, int32_t block, int64_t blocks);
 
 }  // namespace octet
 

@@ -16,11 +16,15 @@
 
 namespace octet {
 
-enum class RopeScalingKind { kNone, kLinear };
+enum class RopeScalingKind { kNone, kLinear, kLlama3, kYarn };
 
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::kNone;
-  double factor = 1;  // positions are divided by it
+  double factor = 1;                    // positions are divided by it (linear); stretch of the context (the others)
+  double attn_factor = 1;               // factor of cos and sin, beside yarn's own
+  int64_t original_context_length = 0;  // llama3 and yarn: tokens before the stretch
+  double low_freq_factor = 1, high_freq_factor = 4;      // llama3: turns inside the original context
+  double ext_factor = 1, beta_fast = 32, beta_slow = 1;  // yarn: the same, fast to slow
 };
 
 struct RopeConfig {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 #include "absl/strings/str_cat.h"
 #include "core/model/weight_rules.h"
@@ -98,13 +97,7 @@ absl::Status Model::PrepareGlobals(const ModelTensors& tensors) {
                                                    file_->path(), " holds a factor that is not positive"));
   }
   for (const RopeConfig::Base& base : config_.rope.bases) {
-    std::vector<double> frequency(static_cast<size_t>(config_.rope.rotary_dims / 2));
-    for (size_t p = 0; p < frequency.size(); ++p) {
-      frequency[p] = std::pow(base.theta, -2.0 * static_cast<double>(p) / config_.rope.rotary_dims);
-      if (base.scaling.kind == RopeScalingKind::kLinear) frequency[p] /= base.scaling.factor;
-      if (!factors->empty()) frequency[p] /= (*factors)[p];
-    }
-    frequencies_.push_back(std::move(frequency));
+    rope_angles_.push_back(MakeRopeAngles(base, config_.rope.rotary_dims, *factors));
   }
   return absl::OkStatus();
 }
@@ -128,7 +121,7 @@ absl::Status Model::PrepareLayer(int32_t index, const LayerTensors& tensors) {
   if (!failed.ok()) return failed;
 
   const int32_t kv_heads = static_cast<int32_t>(c.kv_heads);
-  // K offsets where a bias dominates; otherwise outlying pairs are evened out in the weights themselves.
+  // K offsets where a bias dominates; otherwise K's channels are evened out in the weights themselves.
   const float *q_scale = nullptr, *k_scale = nullptr;
   if (!k_bias.empty()) {
     auto norms = RowNorms(*tensors.attn_k, attn_norm);
@@ -137,8 +130,7 @@ absl::Status Model::PrepareLayer(int32_t index, const LayerTensors& tensors) {
         KOffsetNeed(k_bias, *norms, kv_heads, rope_pairs()) > kOffsetNeedThreshold;
     k_bias_[static_cast<size_t>(index)] = k_bias;
   } else if (!k_norm.empty()) {
-    const std::vector<double> size(k_norm.begin(), k_norm.end());
-    const std::vector<float> factors = KPairFactors(size, 1, rope_pairs());
+    const std::vector<float> factors = BalanceGains(k_norm, q_norm, rope_pairs());
     if (!IsIdentity(factors)) {
       balanced_layers_.push_back(index);
       for (size_t i = 0; i < factors.size(); ++i) {
@@ -263,15 +255,12 @@ KOffsetTables Model::MakeKOffsetTables(int64_t max_len) const {
   KOffsetTables tables(layers_.size());
   const int64_t blocks = (max_len + kOffsetBlock - 1) / kOffsetBlock;
   for (int32_t layer : k_offset_layers()) {
+    const RopeAngles& angles = rope_angles_[static_cast<size_t>(config_.layers[static_cast<size_t>(layer)].rope)];
     tables[static_cast<size_t>(layer)] =
-        MakeKOffsets(k_bias_[static_cast<size_t>(layer)], rope_frequency(layer), static_cast<int32_t>(config_.kv_heads),
-                     rope_pairs(), kOffsetBlock, blocks);
+        MakeKOffsets(k_bias_[static_cast<size_t>(layer)], angles.frequency, angles.magnitude,
+                     static_cast<int32_t>(config_.kv_heads), rope_pairs(), kOffsetBlock, blocks);
   }
   return tables;
-}
-
-const std::vector<double>& Model::rope_frequency(int32_t layer) const {
-  return frequencies_[static_cast<size_t>(config_.layers[static_cast<size_t>(layer)].rope)];
 }
 
 RopePairs Model::rope_pairs() const {

@@ -16,6 +16,7 @@
 #include "core/loader/device.h"
 #include "core/model/config.h"
 #include "core/model/model_tensors.h"
+#include "core/model/rope.h"
 
 namespace octet {
 
@@ -56,13 +57,12 @@ class Model {
 
   // Layers whose K bias asks for an offset table, ascending.
   std::vector<int32_t> k_offset_layers() const;
-  // Layers with outlying K channels that were evened out, ascending.
+  // Layers whose K channels were evened out, ascending.
   const std::vector<int32_t>& balanced_layers() const { return balanced_layers_; }
   // One table per layer for positions below max_len, empty where none is needed.
   KOffsetTables MakeKOffsetTables(int64_t max_len) const;
-  // RoPE's radians per position and pair, for the layer's base or for base number `base` of the config.
-  const std::vector<double>& rope_frequencies(size_t base) const { return frequencies_[base]; }
-  const std::vector<double>& rope_frequency(int32_t layer) const;
+  // Of base number `base` of the config.
+  const RopeAngles& rope_angles(size_t base) const { return rope_angles_[base]; }
   RopePairs rope_pairs() const;
 
   // Valid after Upload.
@@ -114,7 +114,7 @@ class Model {
   std::vector<std::vector<float>> k_bias_;  // per layer, as the cache sees it; empty without bias
   std::vector<bool> needs_k_offsets_;       // per layer
   std::vector<int32_t> balanced_layers_;
-  std::vector<std::vector<double>> frequencies_;  // per RoPE base
+  std::vector<RopeAngles> rope_angles_;  // per RoPE base
 };
 
 }  // namespace octet

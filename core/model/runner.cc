@@ -162,13 +162,13 @@ absl::Status Runner::Allocate() {
   std::vector<float> table(static_cast<size_t>(options_.max_model_len * pairs * 2));
   for (size_t base = 0; base < c.rope.bases.size(); ++base) {
     const uint64_t offset = at_.cos_sin + base * Align(table.size() * sizeof(float));
-    const std::vector<double>& frequency = model_.rope_frequencies(base);
+    const RopeAngles& angles = model_.rope_angles(base);
     for (int64_t position = 0; position < options_.max_model_len; ++position) {
       for (int64_t p = 0; p < pairs; ++p) {
-        const double angle = static_cast<double>(position) * frequency[static_cast<size_t>(p)];
+        const double angle = static_cast<double>(position) * angles.frequency[static_cast<size_t>(p)];
         float* cos_sin = table.data() + (position * pairs + p) * 2;
-        cos_sin[0] = static_cast<float>(std::cos(angle));
-        cos_sin[1] = static_cast<float>(std::sin(angle));
+        cos_sin[0] = static_cast<float>(angles.magnitude * std::cos(angle));
+        cos_sin[1] = static_cast<float>(angles.magnitude * std::sin(angle));
       }
     }
     RETURN_IF_ERROR(

@@ -17,10 +17,17 @@ namespace octet {
 // where a row holds a value that is not finite.
 absl::StatusOr<std::vector<double>> RowNorms(const GgufTensor& weight, std::span<const float> gain);
 
-// Per (KV head, channel): what K is divided by and Q multiplied by. A pair's factor is its rms over 3 times the median
-// rms of the layer where that exceeds 1, else 1; equal inside a pair, so that it commutes with RoPE. `size` is the row
-// norm (or the K norm's gain) of each channel, [heads * head_dim]; channels that do not rotate stand alone.
-std::vector<float> KPairFactors(std::span<const double> size, int32_t heads, const RopePairs& rope);
+// Factors of K's channels: K is divided by them and Q multiplied, equal inside a RoPE pair, so that they commute with
+// RoPE; channels that do not rotate stand alone.
+
+// From K's weights alone, per (KV head, channel): a pair's factor is its rms over 3 times the median
+// rms of the layer where that exceeds 1, else 1. `row_norm`: [heads * head_dim].
+std::vector<float> KPairFactors(std::span<const double> row_norm, int32_t heads, const RopePairs& rope);
+
+// From the gains of K's and Q's own norms, [head_dim] each, which say how large each channel of both is. After the
+// rotation every channel of K has the same error, of variance ~ sum (k / f)^2, and Q sees it with weight
+// sum (q f)^2: their product is least at f = sqrt(|k| / |q|) (Cauchy-Schwarz). Relative to the median, within 1/8 to 8.
+std::vector<float> BalanceGains(std::span<const float> k_gain, std::span<const float> q_gain, const RopePairs& rope);
 
 }  // namespace octet
 

@@ -9,8 +9,9 @@
 
 namespace octet {
 
-// Copies what it needs; the file may be closed afterwards. Unimplemented for a vocabulary kind other than "gpt2",
-// otherwise the file's errors for a key that is missing or has the wrong type. Fit is checked by Tokenizer::Create.
+// Copies what it needs; the file may be closed afterwards. Unimplemented for a vocabulary kind other than "gpt2" and
+// "llama", otherwise the file's errors for a key that is missing or has the wrong type. Fit is checked by
+// Tokenizer::Create.
 absl::StatusOr<TokenizerSpec> TokenizerSpecFromGguf(const GgufFile& file);
 
 }  // namespace octet

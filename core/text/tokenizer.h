@@ -1,5 +1,5 @@
-// Text to token ids and back, for byte-level byte-pair vocabularies (the GGUF model kind "gpt2").
-// Assumes the vocabulary spells bytes in GPT-2's printable alphabet (0x20 is U+0120) and merges are listed best first.
+// Text to token ids and back, for byte-level byte-pair vocabularies (the GGUF kind "gpt2", byte_level.h) and
+// SentencePiece's with scores ("llama", sentence_piece.h).
 // Special tokens, their order of matching and the set that ends a generation follow llama.cpp, src/llama-vocab.cpp.
 #ifndef OCTET_CORE_TEXT_TOKENIZER_H_
 #define OCTET_CORE_TEXT_TOKENIZER_H_
@@ -21,10 +21,12 @@ enum class TokenType : int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserD
 
 struct TokenizerSpec {
   std::string model = "gpt2";
-  std::string pre_tokenizer = "default";
-  std::vector<std::string> tokens;     // [vocab_size], as the file spells them
-  std::vector<TokenType> token_types;  // [vocab_size], or empty: all normal
-  std::vector<std::string> merges;     // "left right", best first
+  std::string pre_tokenizer = "default";  // gpt2 only
+  std::vector<std::string> tokens;        // [vocab_size], as the file spells them
+  std::vector<TokenType> token_types;     // [vocab_size], or empty: all normal
+  std::vector<std::string> merges;        // "left right", best first; gpt2 only
+  std::vector<float> scores;              // [vocab_size]; llama only
+  bool add_space_prefix = false;          // a space before text at the start and behind special tokens; llama only
   std::optional<int64_t> bos_id, eos_id, eot_id, pad_id;
   bool add_bos = false;
   bool add_eos = false;
@@ -53,7 +55,8 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text, EncodeOptions options) const;
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text) const { return Encode(text, EncodeOptions()); }
 
-  // The bytes of all tokens, special ones by their spelling. The result need not be UTF-8. OutOfRange for a bad id.
+  // The bytes of all tokens, special ones by their spelling, without the space that add_space_prefix put first. The
+  // result need not be UTF-8. OutOfRange for a bad id.
   absl::StatusOr<std::string> Decode(std::span<const int32_t> ids) const;
 
   // Bytes of one token; empty for unused tokens and for ids outside the vocabulary. Lives as long as the tokenizer.

@@ -17,25 +17,37 @@ namespace octet {
 
 struct RandomModelSpec {
   std::string name;
-  std::string architecture = "llama";  // interleaved RoPE; qwen2: halves, and biases on Q, K and V
+  // llama: interleaved RoPE, the others halves; qwen2: biases on Q, K and V; qwen3 and gemma3: QK-norm; gemma3: also
+  // norms behind both halves of a layer, GELU, scaled embeddings, and a base of its own where there is a window.
+  std::string architecture = "llama";
   int layers = 2, hidden = 64, q_heads = 6, kv_heads = 2, head_dim = 16, v_head_dim = 16, ffn = 96, vocab = 67;
   int context = 256;
   bool tied_head = true;
   std::map<std::string, DType> types;  // of matrices, by "attn_q", "token_embd", ...; f32 where absent
   int window = 0, rotary_dims = 0;     // 0: none; all of head_dim
-  float rope_factor = 1, attention_softcap = 0, logit_softcap = 0, embedding_scale = 1;
+  int window_period = 1;               // gemma3: every such layer has no window
+  float rope_base = 10000, rope_factor = 1;
+  int yarn_context = 0;       // rope_factor is YaRN's, over this original context; 0: linear
+  bool rope_factors = false;  // rope_freqs.weight: pair p's frequency is divided by 1 + p
+  float attention_softcap = 0, logit_softcap = 0, embedding_scale = 1;
+  float attention_scale = 0;  // 0: the root of 1 / head_dim
   // Layer 0 gets a K bias of this size on one slow RoPE pair of every KV head (qwen2 only).
   float k_bias = 0;
-  // Layer 0 gets one RoPE pair of K rows this much larger than the others.
+  // Layer 0 gets one RoPE pair of K rows (or of the K norm's gain) this much larger than the others.
   float k_outlier = 1;
   uint64_t seed = 1;
 
   bool neox() const { return architecture != "llama"; }
+  bool has_bias() const { return architecture == "qwen2"; }
+  bool has_qk_norm() const { return architecture == "qwen3" || architecture == "gemma3"; }
+  bool gemma() const { return architecture == "gemma3"; }
+  int layer_window(int layer) const { return gemma() && (layer + 1) % window_period == 0 ? 0 : window; }
   int pairs() const { return (rotary_dims > 0 ? rotary_dims : head_dim) / 2; }
   // RoPE pair p = (first, second) of a head's channels, and its radians per position.
   int first(int p) const { return neox() ? p : 2 * p; }
   int second(int p) const { return neox() ? p + pairs() : 2 * p + 1; }
-  double frequency(int p) const;
+  double frequency(int layer, int p) const;
+  double magnitude() const;  // factor of the rotated channels
 };
 
 // What a cache makes of one row of K or V, in place: by layer, position and KV head.
@@ -54,7 +66,8 @@ class RandomModel {
   // Logits [tokens][vocab] of one sequence; no rounding is an exact cache.
   std::vector<double> Forward(std::span<const int32_t> tokens, const CacheRounding& rounding = {}) const;
 
-  // Rounding to a float type, and to INT8 with K offsets on layer 0 where the spec has a large K bias.
+  // Rounding to a float type, and to INT8 with K offsets on layer 0 where the spec has a large K bias. A model with
+  // QK-norm is evened out at load: its cache holds K divided by factors that the norms' gains give.
   CacheRounding RoundTo(DType type) const;
   CacheRounding RoundToInt8(const CacheSide& k, const CacheSide& v) const;
 
@@ -70,9 +83,12 @@ class RandomModel {
   void AddVector(const std::string& name, int64_t n, double centre, double spread);
   const Vector& Values(const std::string& name) const { return values_.at(name); }
   Vector Linear(const Vector& x, const std::string& name, const std::string& bias = "") const;
-  void Rope(Vector& x, int heads) const;
+  void Rope(Vector& x, int heads, int layer) const;
+  Vector Norm(const Vector& x, const std::string& gain) const;
   Vector Attention(int layer, const Vector& h, const CacheRounding& rounding) const;
   float KOffset(int position, int kv_head, int channel) const;
+  double KFactor(int layer, int channel) const;
+  CacheRounding InBalancedK(CacheRounding rounding) const;
 
   RandomModelSpec spec_;
   std::vector<std::string> order_;

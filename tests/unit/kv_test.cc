@@ -164,15 +164,15 @@ TEST(KOffsetTableTest, HoldsTheBiasRotatedToTheBlockCentreForSlowPairsOnly) {
   const RopePairs rope{.head_dim = 6, .pairs = 2, .interleaved = false};
   const std::vector<float> bias = {1, 2, 3, 4, 5, 6};
   const std::vector<double> frequency = {1.0, 0.01};  // 1.0 * 32 > 0.35 > 0.01 * 32
-  const std::vector<float> table = MakeKOffsets(bias, frequency, 1, rope, 64, 2);
+  const std::vector<float> table = MakeKOffsets(bias, frequency, 1.25, 1, rope, 64, 2);
   ASSERT_EQ(table.size(), 12u);
   for (int block = 0; block < 2; ++block) {
     const float* row = table.data() + 6 * block;
     const double angle = (64 * block + 31.5) * 0.01;
     EXPECT_EQ(row[0], 0);
     EXPECT_EQ(row[2], 0);
-    EXPECT_NEAR(row[1], 2 * std::cos(angle) - 4 * std::sin(angle), 1e-6);
-    EXPECT_NEAR(row[3], 2 * std::sin(angle) + 4 * std::cos(angle), 1e-6);
+    EXPECT_NEAR(row[1], 1.25 * (2 * std::cos(angle) - 4 * std::sin(angle)), 1e-6);
+    EXPECT_NEAR(row[3], 1.25 * (2 * std::sin(angle) + 4 * std::cos(angle)), 1e-6);
     EXPECT_EQ(row[4], 5);  // does not rotate
     EXPECT_EQ(row[5], 6);
   }

@@ -1,4 +1,4 @@
-// Small llama and qwen2 models with random float32 weights, as GGUF files in memory. For tests only.
+// Small llama, qwen2, qwen3 and gemma3 models with random float32 weights, as GGUF files in memory. For tests only.
 #ifndef OCTET_TESTS_UNIT_TINY_MODEL_H_
 #define OCTET_TESTS_UNIT_TINY_MODEL_H_
 
@@ -72,6 +72,14 @@ inline GgufWriter TinyModelFile(const TinyModel& model) {
       tensor(blk + "attn_q.bias", model.q_heads * head_dim, 1);
       tensor(blk + "attn_k.bias", model.kv_heads * head_dim, 1);
       tensor(blk + "attn_v.bias", model.kv_heads * v_head_dim, 1);
+    }
+    if (model.architecture == "qwen3" || model.architecture == "gemma3") {
+      tensor(blk + "attn_q_norm.weight", head_dim, 1);
+      tensor(blk + "attn_k_norm.weight", head_dim, 1);
+    }
+    if (model.architecture == "gemma3") {
+      tensor(blk + "post_attention_norm.weight", model.hidden, 1);
+      tensor(blk + "post_ffw_norm.weight", model.hidden, 1);
     }
     tensor(blk + "attn_output.weight", model.q_heads * v_head_dim, model.hidden);
     tensor(blk + "ffn_norm.weight", model.hidden, 1);

@@ -88,18 +88,9 @@ TEST_P(TokenizerOracleTest, EncodesTheGreedyPrompts) {
 
 INSTANTIATE_TEST_SUITE_P(Models, TokenizerOracleTest,
                          ::testing::Values(Oracle{"SmolLM2-135M-Instruct.Q4_1.gguf", "smollm2"},
-                                           Oracle{"qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen"}),
+                                           Oracle{"qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", "qwen"},
+                                           Oracle{"gemma-3-270m-q4_k_m.gguf", "gemma"}),
                          [](const auto& test) { return test.param.stem; });
-
-TEST(GgufTokenizerTest, RefusesASentencePieceVocabularyByName) {
-  const std::string path = ModelFile("gemma-3-270m-q4_k_m.gguf");
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no model file at " << path;
-  auto file = GgufFile::Open(path);
-  ASSERT_TRUE(file.ok()) << file.status();
-  const absl::Status status = TokenizerSpecFromGguf(**file).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-  EXPECT_NE(std::string(status.message()).find("'llama' (SentencePiece)"), std::string::npos) << status;
-}
 
 }  // namespace
 }  // namespace octet

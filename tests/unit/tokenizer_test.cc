@@ -265,7 +265,7 @@ TEST(TokenizerTest, RefusesAVocabularyThatDoesNotFitTogether) {
     EXPECT_FALSE(status.ok());
     return std::string(status.message());
   };
-  EXPECT_THAT(message([](TokenizerSpec* s) { s->model = "llama"; }), HasSubstr("kind 'llama' is not supported"));
+  EXPECT_THAT(message([](TokenizerSpec* s) { s->model = "t5"; }), HasSubstr("kind 't5' is not supported"));
   EXPECT_THAT(message([](TokenizerSpec* s) { s->pre_tokenizer.push_back('x'); }), HasSubstr("pre-tokenizer 'gpt-2x'"));
   EXPECT_THAT(message([](TokenizerSpec* s) { *s = TokenizerSpec(); }), HasSubstr("no tokens"));
   EXPECT_THAT(message([](TokenizerSpec* s) { s->token_types.pop_back(); }), HasSubstr("256 tokens but 255"));

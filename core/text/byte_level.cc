@@ -1,0 +1,119 @@
+#include "core/text/byte_level.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/text/utf8.h"
+
+namespace octet {
+namespace {
+
+// GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes are U+0100, U+0101, ... in ascending order.
+std::array<uint32_t, 256> ByteAlphabet() {
+  std::array<uint32_t, 256> code{};
+  uint32_t next = 0x100;
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+    code[byte] = printable ? byte : next++;
+  }
+  return code;
+}
+
+// The bytes that a spelling in GPT-2's alphabet stands for; false when it has a character of another alphabet.
+bool DecodeSpelling(std::string_view spelling, const absl::flat_hash_map<std::string, char>& alphabet,
+                    std::string* bytes) {
+  bytes->clear();
+  while (!spelling.empty()) {
+    const size_t size = FirstUtf8Char(spelling).size;
+    const auto byte = alphabet.find(std::string(spelling.substr(0, size)));
+    if (byte == alphabet.end()) return false;
+    bytes->push_back(byte->second);
+    spelling.remove_prefix(size);
+  }
+  return true;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<const TextAlgorithm>> ByteLevel::Create(const TokenizerSpec& spec,
+                                                                       Vocabulary& vocabulary) {
+  absl::StatusOr<PreTokenizer> pre_tokenizer = PreTokenizer::Create(spec.pre_tokenizer);
+  if (!pre_tokenizer.ok()) return pre_tokenizer.status();
+  std::unique_ptr<ByteLevel> algorithm(new ByteLevel(*std::move(pre_tokenizer)));
+  if (absl::Status status = algorithm->ReadTokens(vocabulary); !status.ok()) return status;
+  if (absl::Status status = algorithm->ReadMerges(spec.merges, vocabulary); !status.ok()) return status;
+  return algorithm;
+}
+
+absl::Status ByteLevel::ReadTokens(Vocabulary& vocabulary) {
+  absl::flat_hash_map<std::string, char> alphabet;
+  const std::array<uint32_t, 256> codes = ByteAlphabet();
+  bool any_byte = false;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    std::string spelling;
+    AppendUtf8(codes[byte], &spelling);
+    alphabet[spelling] = static_cast<char>(byte);
+    byte_ids_[byte] = vocabulary.Find(spelling).value_or(-1);
+    any_byte = any_byte || byte_ids_[byte] >= 0;
+  }
+  if (!any_byte) return absl::InvalidArgumentError("the vocabulary has no byte tokens, so it cannot encode any text");
+  if (pre_tokenizer_.ignore_merges()) by_bytes_.reserve(vocabulary.pieces.size());
+  for (size_t i = 0; i < vocabulary.pieces.size(); ++i) {
+    if (vocabulary.types[i] != TokenType::kNormal) continue;
+    std::string& piece = vocabulary.pieces[i];
+    if (!DecodeSpelling(vocabulary.spellings[i], alphabet, &piece)) piece = vocabulary.spellings[i];
+    if (pre_tokenizer_.ignore_merges()) by_bytes_.emplace(piece, static_cast<int32_t>(i));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ByteLevel::ReadMerges(const std::vector<std::string>& merges, const Vocabulary& vocabulary) {
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const std::string_view merge = merges[rank];
+    const size_t space = merge.find(' ', 1);
+    if (space == std::string_view::npos || space + 1 == merge.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("merge ", rank, ", '", merges[rank], "', is not two tokens with a space between"));
+    }
+    const std::string left(merge.substr(0, space));
+    const std::string right(merge.substr(space + 1));
+    std::array<int32_t, 3> ids;
+    const std::array<std::string, 3> spellings = {left, right, left + right};
+    for (size_t i = 0; i < 3; ++i) {
+      const std::optional<int32_t> id = vocabulary.Find(spellings[i]);
+      if (!id.has_value()) {
+        return absl::InvalidArgumentError(absl::StrCat("merge ", rank, ", '", merges[rank], "', needs the token '",
+                                                       spellings[i], "', which the vocabulary does not have"));
+      }
+      ids[i] = *id;
+    }
+    merger_.Add(ids[0], ids[1], ids[2]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ByteLevel::Append(std::string_view text, bool, std::vector<int32_t>* ids) const {
+  std::vector<std::string_view> words;
+  if (absl::Status status = pre_tokenizer_.Split(text, &words); !status.ok()) return status;
+  std::vector<int32_t> symbols;
+  BytePairMerger::Scratch scratch;
+  for (std::string_view word : words) {
+    if (pre_tokenizer_.ignore_merges()) {
+      if (const auto whole = by_bytes_.find(word); whole != by_bytes_.end()) {
+        ids->push_back(whole->second);
+        continue;
+      }
+    }
+    symbols.clear();
+    for (char c : word) {
+      const int32_t id = byte_ids_[static_cast<uint8_t>(c)];
+      if (id < 0) return NoTokenForByte(c);
+      symbols.push_back(id);
+    }
+    merger_.Merge(&symbols, &scratch);
+    ids->insert(ids->end(), symbols.begin(), symbols.end());
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace octet
