@@ -1,6 +1,6 @@
 // What every case of the conformance kit stands on: the backend under test, the list of cases, and device memory with
 // guards around it. A case returns OK (it passed, unless it recorded a failure), Unimplemented (the backend said that
-// it cannot do this; counted as unsupported), or another error (it failed). Reference: docs/writing-a-backend.md.
+// it cannot do this; counted as unsupported), or another error (it failed). Reference: docs/conformance.md.
 #ifndef OCTET_TESTS_CONFORMANCE_HARNESS_H_
 #define OCTET_TESTS_CONFORMANCE_HARNESS_H_
 
@@ -72,9 +72,11 @@ void AddStructCases();
 void AddHonestyCases();
 void AddAppendCases();
 void AddPageCases();
+void AddMemoryCases();
 void AddAttentionCases();
 void AddBoundaryCases();
 void AddMetamorphicCases();
+void AddWeightCases();
 void AddDenseCases();
 void AddFailureCases();
 void AddLifeCycleCases();

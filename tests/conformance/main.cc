@@ -176,9 +176,11 @@ void AddAllCases() {
   AddHonestyCases();
   AddAppendCases();
   AddPageCases();
+  AddMemoryCases();
   AddAttentionCases();
   AddBoundaryCases();
   AddMetamorphicCases();
+  AddWeightCases();
   AddDenseCases();
   AddFailureCases();
   AddLifeCycleCases();

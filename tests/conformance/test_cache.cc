@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <numeric>
 #include <set>
 #include <sstream>
 
@@ -189,6 +190,12 @@ std::vector<float> OffsetTable(const CacheSpec& spec, int positions) {
   const int blocks = positions / spec.offset_block + 1;
   reference::Random random(0x0ff5e7);
   return random.Normals(static_cast<size_t>(blocks * spec.kv_heads * spec.k_dim), 4.0f);
+}
+
+std::vector<int64_t> SlotsOf(int first, int count) {
+  std::vector<int64_t> slots(static_cast<size_t>(count));
+  std::iota(slots.begin(), slots.end(), first);
+  return slots;
 }
 
 Rows NormalRows(const CacheSpec& spec, const std::vector<int64_t>& slots, uint64_t seed) {

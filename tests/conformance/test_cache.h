@@ -54,6 +54,8 @@ struct Rows {
   std::vector<int32_t> positions;
   int tokens() const { return static_cast<int>(slots.size()); }
 };
+// first, first + 1, ...
+std::vector<int64_t> SlotsOf(int first, int count);
 // Normal rows for these slots at positions 0, 1, ...
 Rows NormalRows(const CacheSpec& spec, const std::vector<int64_t>& slots, uint64_t seed);
 

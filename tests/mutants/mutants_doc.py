@@ -32,7 +32,7 @@ def key(mutant):
 def caught_by(kit, backends, mutant):
     _, output = run(kit, mutant.arguments(backends) + ["--threads", "2"])
     if mutant.case == "open":
-        return output.strip().split(": ", 1)[-1].replace("|", "\\|")
+        return output.strip().removeprefix("octet-conformance: ").replace(f"{backends}/", "").replace("|", "\\|")
     failed = collections.Counter(case.split("/")[0] for case in re.findall(r"^fail +(\S+)", output, re.MULTILINE))
     ranked = [behaviour for behaviour, _ in failed.most_common()]
     more = f" +{len(ranked) - SHOWN}" if len(ranked) > SHOWN else ""

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -87,6 +88,7 @@ class Attention final : public AttentionBackend {
     if (!Faulty("sinks_ignored")) spec.sinks = Floats(layer.sinks);
     if (Faulty("shared_scratch")) spec.softcap = ThroughSharedScratch(plan.desc.softcap);
     if (Faulty("alibi_ignored")) spec.alibi_slopes.clear();
+    if (Faulty("crashes")) std::abort();
     if (Faulty("overwrites_q")) At(*args.q, 0)[0] ^= 1;
     if (Faulty("writes_one_byte_past")) At(*args.out, args.out->shape[0])[0] = 0;
     for (size_t r = 0; r < plan.kv_len.size(); ++r) {
