@@ -104,7 +104,7 @@ class Bench {
       code = dense.rope(rig_.stream, &heads, &at, &table, 0, &error);
     } else if (name == "embed") {
       std::vector<int32_t> ids;
-      for (int32_t t = 0; t < kTokens; ++t) ids.push_back(t * 7 % kVocabulary);
+      for (int32_t t = 0; t < kTokens; ++t) ids.push_back(static_cast<int32_t>(t * 7 % kVocabulary));
       const octet_tensor id = rig_.Put(DType::kI32, ids, {kTokens});
       code = dense.embed(rig_.stream, weight_, &id, 1.5f, &y, &error);
     } else {  // linear, a few tokens or all, everything fused
