@@ -9,7 +9,6 @@
 namespace octet_cpu {
 namespace OCTET_CPU_ISA {
 
-typedef uint32_t VecWord __attribute__((vector_size(4 * kLanes)));
 typedef uint32_t VecWordUnaligned __attribute__((vector_size(4 * kLanes), aligned(4)));
 typedef uint16_t VecShortUnaligned __attribute__((vector_size(2 * kLanes), aligned(2)));
 

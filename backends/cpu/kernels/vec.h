@@ -19,6 +19,7 @@ constexpr int kLanes = OCTET_CPU_LANES;
 typedef float Vec __attribute__((vector_size(4 * kLanes)));
 typedef float VecUnaligned __attribute__((vector_size(4 * kLanes), aligned(4)));
 typedef int32_t VecInt __attribute__((vector_size(4 * kLanes)));
+typedef uint32_t VecWord __attribute__((vector_size(4 * kLanes)));
 
 OCTET_INLINE Vec Load(const float* p) { return *reinterpret_cast<const VecUnaligned*>(p); }
 OCTET_INLINE void Store(float* p, Vec v) { *reinterpret_cast<VecUnaligned*>(p) = v; }
@@ -61,7 +62,8 @@ OCTET_INLINE Vec Exp(Vec x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  const VecInt power = (reinterpret_cast<VecInt>(shifted) << 23) + 0x3f800000;  // low bits of `shifted` hold n
+  // The low bits of `shifted` hold n; those of a NaN hold anything, so the sum may wrap.
+  const VecWord power = (reinterpret_cast<VecWord>(shifted) << 23) + 0x3f800000u;
   return Select(x < low, Vec{}, p * reinterpret_cast<Vec>(power));
 }
 
