@@ -37,14 +37,23 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   MappedFile file;
   file.data_ = static_cast<const std::byte*>(data);
   file.size_ = size;
+  file.mapped_ = true;
+  return file;
+}
+
+MappedFile MappedFile::Borrow(std::span<const std::byte> bytes) {
+  MappedFile file;
+  file.data_ = bytes.data();
+  file.size_ = bytes.size();
   return file;
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+  if (mapped_) munmap(const_cast<std::byte*>(data_), size_);
 }
 
 void MappedFile::DropPages(size_t offset, size_t size) const {
+  if (!mapped_) return;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t begin = (offset + page - 1) / page * page;
   const size_t end = (offset + size) / page * page;

@@ -1,4 +1,4 @@
-// A whole file mapped read-only into memory.
+// A whole file mapped read-only into memory, or bytes that stand in for one.
 #ifndef OCTET_CORE_BASE_MAPPED_FILE_H_
 #define OCTET_CORE_BASE_MAPPED_FILE_H_
 
@@ -18,23 +18,28 @@ class MappedFile {
   // ResourceExhausted when it cannot be mapped; the message names the path.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
+  // A view of the caller's bytes, which must outlive it.
+  static MappedFile Borrow(std::span<const std::byte> bytes);
+
   MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
   MappedFile& operator=(MappedFile&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
+    std::swap(mapped_, other.mapped_);
     return *this;
   }
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
-  // Tells the kernel that [offset, offset + size) will not be read again soon, so its pages may go.
+  // Tells the kernel that [offset, offset + size) of a mapping will not be read again soon, so its pages may go.
   void DropPages(size_t offset, size_t size) const;
 
  private:
   MappedFile() = default;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  bool mapped_ = false;
 };
 
 }  // namespace octet

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -44,6 +45,8 @@ class GgufFile {
   // InvalidArgument when the file is not GGUF or breaks the format, DataLoss when it is cut short, Unimplemented for a
   // GGUF feature that octet does not read, and MappedFile's errors. Each message names the file and the place.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
+  // The same of a file's bytes in memory, aligned to 8 and outliving the result; `name` stands in messages.
+  static absl::StatusOr<std::unique_ptr<GgufFile>> FromBytes(const std::string& name, std::span<const std::byte> bytes);
 
   GgufFile(const GgufFile&) = delete;
   GgufFile& operator=(const GgufFile&) = delete;
@@ -90,6 +93,7 @@ class GgufFile {
   };
 
   GgufFile(std::string path, MappedFile file) : path_(std::move(path)), file_(std::move(file)) {}
+  static absl::StatusOr<std::unique_ptr<GgufFile>> Parse(const std::string& path, MappedFile mapped);
 
   absl::StatusOr<const Value*> Find(std::string_view key) const;
   absl::StatusOr<const Value*> FindArray(std::string_view key, std::string_view wanted) const;
