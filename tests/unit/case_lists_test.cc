@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -58,8 +59,8 @@ TEST(LoadProfileTest, ListsAProfileOnceThoughItIsTakenInTwice) {
 
   std::map<std::string, std::string> doubling = {{"p60", "P.*"}};
   for (int i = 0; i < 60; ++i) {
-    const std::string next = "include p" + std::to_string(i + 1) + "\n";
-    doubling["p" + std::to_string(i)] = next + next;
+    const std::string next = absl::StrCat("include p", i + 1, "\n");
+    doubling[absl::StrCat("p", i)] = next + next;
   }
   profile = LoadProfile("p0", From(doubling));
   ASSERT_TRUE(profile.ok()) << profile.status();

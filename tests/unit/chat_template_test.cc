@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -174,7 +175,7 @@ std::string Times(const std::string& text, int count) {
 
 TEST(ChatTemplateTest, HostileTemplatesEndInASentence) {
   std::string names;
-  for (int i = 0; i < 5000; ++i) names += "{% set n" + std::to_string(i) + " = 1 %}";
+  for (int i = 0; i < 5000; ++i) names += fmt::format("{{% set n{} = 1 %}}", i);
   const std::string texts = "{% set a = 'a' * 1000000 %}{% set b = 'a' * 500000 ~ 'b' %}";
   const std::vector<std::pair<std::string, std::string>> cases = {
       {Times("{% if true %}", 100000), "nested more than"},
