@@ -12,9 +12,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/mapped_file.h"
@@ -103,9 +103,10 @@ class GgufFile {
   MappedFile file_;
   uint32_t version_ = 0;
   std::vector<std::string_view> keys_;
-  std::unordered_map<std::string_view, Value> values_;
+  // Hashed with a seed of the process: no file can be made of names that all collide.
+  absl::flat_hash_map<std::string_view, Value> values_;
   std::vector<GgufTensor> tensors_;
-  std::unordered_map<std::string_view, size_t> tensor_index_;
+  absl::flat_hash_map<std::string_view, size_t> tensor_index_;
 };
 
 // Writes out[tensor.row_elements()] as float32. OutOfRange when there is no such row.

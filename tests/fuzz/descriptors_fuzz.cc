@@ -224,9 +224,10 @@ class Caller {
     layout.k = side_k_;
     layout.v = side_v_;
     layout.k_extra = side_extra_;
-    head_dim_ = k.head_dim + (has_extra ? extra.head_dim : 0);
-    v_head_dim_ = latent ? k.head_dim : v.head_dim;
-    kv_heads_ = layout.kv_heads;
+    const auto known = [](int32_t n) { return std::clamp(n, 0, 1 << 12); };
+    head_dim_ = known(k.head_dim) + (has_extra ? known(extra.head_dim) : 0);
+    v_head_dim_ = known(latent ? k.head_dim : v.head_dim);
+    kv_heads_ = known(layout.kv_heads);
     return Given(layout);
   }
 
