@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/mapped_file.h"
+#include "core/base/text_hash.h"
 #include "core/gguf/gguf_format.h"
 #include "octet/tensor.h"
 
@@ -103,10 +104,9 @@ class GgufFile {
   MappedFile file_;
   uint32_t version_ = 0;
   std::vector<std::string_view> keys_;
-  // Hashed with a seed of the process: no file can be made of names that all collide.
-  absl::flat_hash_map<std::string_view, Value> values_;
+  absl::flat_hash_map<std::string_view, Value, TextHash> values_;
   std::vector<GgufTensor> tensors_;
-  absl::flat_hash_map<std::string_view, size_t> tensor_index_;
+  absl::flat_hash_map<std::string_view, size_t, TextHash> tensor_index_;
 };
 
 // Writes out[tensor.row_elements()] as float32. OutOfRange when there is no such row.

@@ -16,7 +16,10 @@
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || OCTET_HAS_FEATURE(address_sanitizer) || \
     OCTET_HAS_FEATURE(thread_sanitizer)
 #define OCTET_SANITIZER_HOOKS
-#include <sanitizer/allocator_interface.h>
+// Of sanitizer/allocator_interface.h, which Debian's gcc comes without.
+extern "C" int __sanitizer_install_malloc_and_free_hooks(void (*malloc_hook)(const volatile void*, size_t),
+                                                         void (*free_hook)(const volatile void*));
+extern "C" size_t __sanitizer_get_allocated_size(const volatile void* p);
 #endif
 
 namespace {
