@@ -13,7 +13,7 @@ function(octet_add_backend name)
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_link_libraries(${target} PRIVATE octet::interfaces ${arg_DEPS})
   set_target_properties(${target} PROPERTIES
-    PREFIX "lib" OUTPUT_NAME "octet_backend_${name}"
+    PREFIX "lib" OUTPUT_NAME "octet_backend_${name}" LINKER_LANGUAGE CXX
     CXX_VISIBILITY_PRESET hidden C_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN"
     LINK_DEPENDS "${_octet_add_backend_dir}/exports.map.in")

@@ -4,7 +4,7 @@ set_target_properties(abi_layout_test PROPERTIES C_STANDARD 11 C_STANDARD_REQUIR
 target_compile_options(abi_layout_test PRIVATE -Wall -Wextra -Wpedantic -Wpadded -Werror)
 add_test(NAME abi_layout_test COMMAND abi_layout_test)
 
-octet_add_test(plugin_test SOURCES plugin_test.cc DEPS octet_loader LABELS threaded)
+octet_add_test(plugin_test SOURCES plugin_test.cc DEPS octet_loader THREADED "*")
 octet_add_test(host_dense_test SOURCES host_dense_test.cc DEPS octet_loader)
 
 # Backends for loader_test, in a folder that no search looks into by itself.
