@@ -319,6 +319,15 @@ TEST_F(LoaderTest, AutoPrefersAGpuAndSaysWhy) {
   EXPECT_EQ(registry->Open("auto", "fail=1").status(), absl::DataLossError("gpu:0: the device fell off the bus"));
 }
 
+// A vendor's first backend, plain loops, sits beside a tuned one.
+TEST_F(LoaderTest, AutoPrefersTheCpuBackendWithMoreLanes) {
+  setenv("OCTET_BACKENDS", "good,wide", 1);
+  const auto registry = Load({PluginPath("good"), PluginPath("wide")});
+  const auto device = registry->Open("auto");
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(registry->choice(), "auto chose wide:0 (Acme 100) over wide:1, good:0");
+}
+
 TEST_F(LoaderTest, ANamedDeviceIsNeverReplaced) {
   setenv("OCTET_BACKENDS", "gpu,no_device", 1);
   const auto registry = Load({PluginPath("gpu"), PluginPath("no_device")});
