@@ -105,7 +105,7 @@ class Vendor(unittest.TestCase):
         self.assertTrue(texts[0].strip())
 
     def generate(self, model, device):
-        command = [self.prefix / "bin/octet", "run", "-m", model, "-p", "Gravity is", "-n", "5", "--temperature", "0",
+        command = [self.prefix / "bin/octet", "run", "-m", model, "-p", "Gravity is", "-n", "4", "--temperature", "0",
                    "--kv-cache-dtype", "int8", "--device", device]
         env = {k: v for k, v in os.environ.items() if k not in VARIABLES}
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=env, timeout=300, check=False)
@@ -150,7 +150,7 @@ class Vendor(unittest.TestCase):
         library = copy / "liboctet_backend_template.so"
         must("g++", "-shared", "-fPIC", *flags["--cflags"], copy / "backend.cc", *flags["--libs"], "-o", library)
         self.assertEqual(exports(library), [ENTRY])
-        done = run(self.prefix / "bin/octet-conformance", "--backend", library, "--filter", "A*:Gather.*")
+        done = run(self.prefix / "bin/octet-conformance", "--backend", library, "--filter", "Append.*")
         self.assertEqual(done.returncode, 1, done.stdout)
         failed = {name.split("/")[0] for name in re.findall(r"^fail +(\S+)", done.stdout, re.MULTILINE)}
         self.assertIn("Append.RoundsHalfToEven", failed)
