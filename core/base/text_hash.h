@@ -1,7 +1,7 @@
 // Hashes texts that come out of files, seeded per process: no file can be made of texts that all collide.
 //
-// absl::Hash itself would take the unseeded std::hash for a std::string_view, as Debian's absl::string_view is a type of
-// its own.
+// absl::Hash itself would take the unseeded std::hash for a std::string_view, as Debian's absl::string_view is a type
+// of its own.
 #ifndef OCTET_CORE_BASE_TEXT_HASH_H_
 #define OCTET_CORE_BASE_TEXT_HASH_H_
 

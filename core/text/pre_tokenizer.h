@@ -16,7 +16,8 @@ namespace octet {
 // Immutable; any number of threads may split at once.
 class PreTokenizer {
  public:
-  // The expressions of a name are compiled once and kept. Unimplemented for a name that is not known; the message lists the known ones.
+  // The expressions of a name are compiled once and kept. Unimplemented for a name that is not known; the message lists
+  // the known ones.
   static absl::StatusOr<PreTokenizer> Create(std::string_view name);
 
   // Appends to `pieces` non-empty views into `text` that together are exactly `text`.
