@@ -12,6 +12,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace octet {
+namespace {
+
+int64_t ChangedNs(const struct stat& info) {
+  return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+}  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   // Without O_NONBLOCK a named pipe would wait for a writer.
@@ -30,18 +37,31 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   const size_t size = static_cast<size_t>(info.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   const int map_errno = errno;
-  close(fd);
   if (data == MAP_FAILED) {
+    close(fd);
     return absl::ResourceExhaustedError(absl::StrCat("cannot map ", path, ": ", std::strerror(map_errno)));
   }
   MappedFile file;
   file.data_ = static_cast<const std::byte*>(data);
   file.size_ = size;
+  file.fd_ = fd;
+  file.changed_ns_ = ChangedNs(info);
   return file;
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::Status MappedFile::CheckUnchanged(const std::string& path) const {
+  struct stat info {};
+  if (fstat(fd_, &info) != 0) {
+    return absl::DataLossError(absl::StrCat("cannot look at ", path, " again: ", std::strerror(errno)));
+  }
+  if (static_cast<size_t>(info.st_size) == size_ && ChangedNs(info) == changed_ns_) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, " was changed while octet read it: it had ", size_, " bytes and has ",
+                                          info.st_size, "; run again once it is whole"));
 }
 
 void MappedFile::DropPages(size_t offset, size_t size) const {

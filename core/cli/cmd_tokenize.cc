@@ -45,6 +45,7 @@ absl::Status Tokenize(const TokenizeFlags& flags) {
   if (!spec.ok()) return spec.status();
   auto tokenizer = Tokenizer::Create(*std::move(spec));
   if (!tokenizer.ok()) return tokenizer.status();
+  if (auto status = (*file)->CheckUnchanged(); !status.ok()) return status;
 
   std::vector<int32_t> ids;
   std::string text;

@@ -168,7 +168,9 @@ absl::Status Engine::Load(const std::vector<Runner*>& runners) {
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   auto file = MappedFile::Open(path);
   if (!file.ok()) return file.status();
-  return std::string(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
+  std::string text(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
+  if (auto status = file->CheckUnchanged(path); !status.ok()) return status;
+  return text;
 }
 
 std::string HumanBytes(uint64_t bytes) {

@@ -10,6 +10,7 @@
 
 #include "core/cli/commands.h"
 #include "core/cli/exit_code.h"
+#include "core/cli/file_fault.h"
 
 namespace {
 
@@ -63,9 +64,8 @@ int FinishParse(const CLI::App& app, const CLI::ParseError& error, const std::st
   return octet::Finish(absl::InvalidArgumentError(text + "; see " + help));
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
+// Parses and runs; what goes wrong in an expected way ends here.
+int Main(int argc, char** argv) {
   CLI::App app("Runs language models whose KV cache is INT8 end to end.", "octet");
   app.set_version_flag("--version", std::string("octet ") + OCTET_VERSION);
   app.require_subcommand(1);
@@ -79,18 +79,30 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return FinishParse(app, error, argc > 1 ? argv[1] : "");
   }
+  absl::Status status = chosen();
+  if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    status = absl::UnknownError("the output could not be written to stdout in full");
+  }
+  return octet::Finish(status);
+}
+
+// For what is caught below: without a further allocation.
+int Fail(const char* what, const char* more = "") {
+  std::fprintf(stderr, "octet: %s%s\n", what, more);
+  return octet::kExitFailed;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  octet::AnswerFileFaults();
   try {
-    absl::Status status = chosen();
-    if (status.ok() && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
-      status = absl::UnknownError("the output could not be written to stdout in full");
-    }
-    return octet::Finish(status);
+    return Main(argc, argv);
   } catch (const std::bad_alloc&) {
-    return octet::Finish(absl::ResourceExhaustedError("the machine has too little memory for this"));
+    return Fail("the machine, or the limit that was set for this process, has too little memory for this");
   } catch (const std::system_error& error) {  // output that cannot be written, threads that cannot be started
-    return octet::Finish(absl::UnknownError(std::string("the system refused: ") + error.what()));
+    return Fail("the system refused: ", error.what());
   } catch (const std::exception& error) {
-    return octet::Finish(
-        absl::InternalError(std::string("octet has failed, which is a bug of its own: ") + error.what()));
+    return Fail("octet has failed, which is a bug of its own: ", error.what());
   }
 }

@@ -163,7 +163,12 @@ absl::StatusOr<std::vector<std::string_view>> GgufFile::GetStrings(std::string_v
   std::vector<std::string_view> texts(static_cast<size_t>((*value)->count));
   const std::byte* data = (*value)->data;
   for (std::string_view& text : texts) {
-    const auto length = static_cast<size_t>(Load<uint64_t>(data));
+    // Open has seen these lengths, but a file that is written to meanwhile may hold others now.
+    const auto left = static_cast<size_t>(file_.bytes().data() + file_.bytes().size() - data);
+    const uint64_t length = left < sizeof(uint64_t) ? left : Load<uint64_t>(data);
+    if (left < sizeof(uint64_t) || length > left - sizeof(uint64_t)) {
+      return absl::DataLossError(absl::StrCat(path_, " was changed while octet read it; run again once it is whole"));
+    }
     text = {reinterpret_cast<const char*>(data) + sizeof(uint64_t), length};
     data += sizeof(uint64_t) + length;
   }

@@ -215,7 +215,9 @@ absl::Status Model::Upload(void (*progress)(double share, void* arg), void* arg)
   const absl::Status synced = device_->Sync(stream->get());
   row_scales_.clear();
   packed_.clear();
-  return uploaded.ok() ? synced : uploaded;
+  if (!uploaded.ok()) return uploaded;
+  if (!synced.ok()) return synced;
+  return file_->CheckUnchanged();
 }
 
 absl::Status Model::UploadOn(octet_stream* stream, void (*progress)(double share, void* arg), void* arg) {

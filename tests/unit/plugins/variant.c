@@ -161,6 +161,8 @@ const octet_backend_v1* octet_backend_query_v1(const octet_host_v1* host, octet_
   quant_ops.struct_size = offsetof(octet_quant_ops, gather);
 #elif defined(VARIANT_NO_PART)
   table.stream = NULL;
+#elif defined(VARIANT_GARBAGE_NAME)
+  table.name = "\033[31m\n\377evil";
 #elif defined(VARIANT_NO_TEXT)
   table.vendor = NULL;
 #elif defined(VARIANT_NO_GATHER)
