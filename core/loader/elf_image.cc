@@ -203,7 +203,7 @@ const std::byte* ElfImage::At(uint64_t address, uint64_t bytes) const {
 
 bool ElfImage::HoldsFileBytes(uint64_t address, uint64_t offset, uint64_t bytes) const {
   const std::byte* at = At(address, bytes);
-  return at != nullptr && at == file_.data() + offset;
+  return at != nullptr && static_cast<uint64_t>(at - file_.data()) == offset;
 }
 
 bool ElfImage::IsSpanned(uint64_t address) const {
