@@ -43,6 +43,9 @@ ThreadPool::ThreadPool(int threads) {
   } catch (const std::system_error& error) {
     Join();  // the destructor does not run
     throw std::system_error(error.code(), "cannot start " + std::to_string(threads) + " threads");
+  } catch (...) {
+    Join();
+    throw;
   }
 }
 

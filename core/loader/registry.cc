@@ -1,9 +1,12 @@
 #include "core/loader/registry.h"
 
+#include <dirent.h>
 #include <sys/auxv.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -73,12 +76,16 @@ class Search {
     }
     if (!folders_.insert(canonical).second) return;
     std::vector<fs::path> found;
-    fs::directory_iterator it(canonical, error);
-    for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-      if (!BackendName(it->path()).empty()) found.push_back(it->path());
+    // Not std::filesystem: where its directory_iterator is out of memory, it ends the process (libstdc++ 12).
+    const auto close = [](DIR* opened) { closedir(opened); };
+    const std::unique_ptr<DIR, decltype(close)> directory(opendir(canonical.c_str()), close);
+    if (directory != nullptr) errno = 0;  // from here on it says why the loop ended
+    while (const dirent* entry = directory == nullptr ? nullptr : readdir(directory.get())) {
+      if (fs::path path = canonical / entry->d_name; !BackendName(path).empty()) found.push_back(std::move(path));
+      errno = 0;
     }
-    if (error) {
-      searched_.push_back(absl::StrCat(canonical.string(), " (cannot be read: ", error.message(), remark, ")"));
+    if (const int failed = errno; failed != 0) {
+      searched_.push_back(absl::StrCat(canonical.string(), " (cannot be read: ", std::strerror(failed), remark, ")"));
       return;
     }
     std::sort(found.begin(), found.end());

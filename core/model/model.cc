@@ -210,13 +210,14 @@ absl::Status Model::PlanWeights() {
 absl::Status Model::Upload(void (*progress)(double share, void* arg), void* arg) {
   auto stream = device_->CreateStream();
   if (!stream.ok()) return stream.status();
-  const absl::Status uploaded = UploadOn(stream->get(), progress, arg);
-  // Work under way may still read host memory, also after a failure.
-  const absl::Status synced = device_->Sync(stream->get());
+  {
+    // Work under way may still read host memory, also after a failure.
+    const DrainAtEnd drain(*device_, stream->get());
+    if (auto status = UploadOn(stream->get(), progress, arg); !status.ok()) return status;
+    if (auto status = device_->Sync(stream->get()); !status.ok()) return status;
+  }
   row_scales_.clear();
   packed_.clear();
-  if (!uploaded.ok()) return uploaded;
-  if (!synced.ok()) return synced;
   return file_->CheckUnchanged();
 }
 
