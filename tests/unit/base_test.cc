@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <vector>
@@ -103,6 +104,28 @@ TEST(MappedFileTest, ReadsWhatWasWrittenAndNamesWhatItCannotOpen) {
   EXPECT_THAT(MappedFile::Open(folder).status().message(), HasSubstr("not a regular file"));
   std::ofstream(path, std::ios::trunc).close();
   EXPECT_THAT(MappedFile::Open(path).status().message(), HasSubstr("empty"));
+}
+
+TEST(MappedFileTest, TellsAFileThatChangedSinceItWasOpened) {
+  const std::string path = ::testing::TempDir() + "/mapped_file_test.changed";
+  std::ofstream(path) << "octet";
+  const auto open = MappedFile::Open(path);
+  ASSERT_TRUE(open.ok()) << open.status();
+  MappedFile moved = MappedFile::Open(path).value();
+  const MappedFile file = std::move(moved);
+  EXPECT_TRUE(open->CheckUnchanged(path).ok());
+  EXPECT_TRUE(file.CheckUnchanged(path).ok());
+  for (const uintmax_t size : {4u, 6u}) {
+    std::filesystem::resize_file(path, size);
+    const absl::Status status = file.CheckUnchanged(path);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), HasSubstr("it had 5 bytes and has " + std::to_string(size)));
+  }
+  std::ofstream(path) << "OCTET";
+  std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) + std::chrono::seconds(2));
+  EXPECT_FALSE(file.CheckUnchanged(path).ok()) << "the same length, written to";
+  unlink(path.c_str());
+  EXPECT_FALSE(file.CheckUnchanged(path).ok());
 }
 
 TEST(MappedFileTest, ANamedPipeIsRefusedWithoutWaitingForAWriter) {

@@ -102,6 +102,21 @@ TEST(GgufFileTest, WrongTypeNamesTheKeyAndBothTypes) {
   EXPECT_EQ(file->GetInt("eps").status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(GgufFileTest, TextsThatGrowInAFileThatIsWrittenToAreNotFollowed) {
+  GgufWriter writer;
+  writer.String("general.architecture", "llama").Strings("words", {"a", "bb"});
+  const std::string bytes = writer.Finish();
+  const TempFile temp(bytes);
+  const auto file = GgufFile::Open(temp.path()).value();
+  const size_t last = bytes.rfind("bb");
+  ASSERT_NE(last, std::string::npos);
+  std::fstream out(temp.path(), std::ios::in | std::ios::out | std::ios::binary);
+  out.seekp(static_cast<std::streamoff>(last - sizeof(uint64_t)));
+  for (int i = 0; i < 8; ++i) out.put('\x7f');
+  out.close();
+  EXPECT_EQ(file->GetStrings("words").status().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST(GgufFileTest, AbsentKeyIsNotFoundOrTheDefault) {
   const auto file = OpenBytes(SmallFile().Finish()).value();
   EXPECT_FALSE(file->Has("absent"));
