@@ -69,7 +69,11 @@ static octet_code describe(uint32_t index, octet_device_info* out, octet_error* 
   if (index == 1) return fail(error, OCTET_DATA_LOSS, "Acme 200 does not answer");
 #endif
   (void)error;
+#if defined(VARIANT_WIDE_CPU)
+  out->kind = OCTET_DEVICE_CPU;
+#else
   out->kind = OCTET_DEVICE_GPU;
+#endif
   memcpy(out->name, index == 0 ? "Acme 100" : "Acme 200", 9);
   memcpy(out->arch, "acme1", 6);
   out->memory_bytes = 1u << 30;
