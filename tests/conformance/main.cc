@@ -62,7 +62,9 @@ absl::Status OpenSubject(const Options& options, ThreadPool* pool) {
   const auto file = MappedFile::Open(subject.path);
   if (!file.ok()) return file.status();
   const auto elf = InspectElf(file->bytes());
-  if (!elf.ok()) return elf.status();
+  if (!elf.ok()) {
+    return absl::FailedPreconditionError(options.backend + ": " + std::string(elf.status().message()));
+  }
   if (elf->abi_majors.empty()) {
     return absl::FailedPreconditionError(options.backend + " exports no octet_backend_query_v1");
   }
