@@ -1,5 +1,6 @@
 // octet run: generates text from a prompt, streamed as it comes.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -60,6 +61,20 @@ absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& t
   if (tokenizer.bos_id()) input.bos_token = std::string(tokenizer.Piece(*tokenizer.bos_id()));
   if (tokenizer.eos_id()) input.eos_token = std::string(tokenizer.Piece(*tokenizer.eos_id()));
   return chat->Render(input);
+}
+
+// No token covers more bytes than the longest one has: megabytes that cannot fit are refused before they are encoded.
+int64_t FewestTokens(const Tokenizer& tokenizer, std::string_view text) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.Piece(id).size());
+  return static_cast<int64_t>((text.size() + longest - 1) / longest);
+}
+
+absl::Status NoRoom(const RunFlags& flags, const std::string& tokens, int64_t room) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the prompt has ", tokens, " and ",
+                   flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
+                   ", which leaves no room for an answer; shorten the prompt"));
 }
 
 // None where nothing was measured: an answer's first token comes out of the prompt.
@@ -153,20 +168,18 @@ absl::Status Run(const RunFlags& flags) {
   }
   auto text = PromptText(flags, engine.tokenizer());
   if (!text.ok()) return text.status();
+  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
+  if (const int64_t fewest = FewestTokens(engine.tokenizer(), *text); fewest >= room) {
+    return NoRoom(flags, "at least " + CountOf(fewest, "token"), room);
+  }
   auto prompt =
       engine.tokenizer().Encode(*text, {.parse_special = !flags.no_special, .add_special = !flags.apply_chat_template});
   if (!prompt.ok()) return prompt.status();
   if (prompt->empty()) return absl::InvalidArgumentError("the prompt is empty: it has no token to continue from");
 
-  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
-  if (static_cast<int64_t>(prompt->size()) >= room) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the prompt has ", CountOf(static_cast<int64_t>(prompt->size()), "token"), " and ",
-                     flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
-                     ", which leaves no room for an answer; shorten the prompt"));
-  }
-  // The cache is sized for this request unless more was asked for.
   const int64_t prompt_len = static_cast<int64_t>(prompt->size());
+  if (prompt_len >= room) return NoRoom(flags, CountOf(prompt_len, "token"), room);
+  // The cache is sized for this request unless more was asked for.
   const int64_t wanted = prompt_len + std::min(room - prompt_len, flags.generate.max_new_tokens);
   auto runner = engine.PrepareRunner(engine.kv_options(), flags.model.max_model_len > 0 ? room : wanted, 1);
   if (!runner.ok()) return runner.status();

@@ -245,6 +245,9 @@ class WithModel(Case):
     def test_prompts_that_do_not_fit(self):
         long = self.file("long.txt", b"hello " * 9000)
         self.run_fails(2, "-f", long, says=["9001", "8192"])
+        start = time.monotonic()
+        self.run_fails(2, "-f", self.file("spaces.txt", b" " * (32 << 20)), says=["at least", "8192"])
+        self.assertLess(time.monotonic() - start, 10)  # encoding it takes a minute
         self.run_fails(2, "-p", PROMPT, "--max-model-len", "15", says=["15 tokens", "--max-model-len"])
         self.run_fails(2, "-p", PROMPT, "--max-model-len", "8193", says=["8193", "8192"])
 
