@@ -1,12 +1,18 @@
 // octet run: generates text from a prompt, streamed as it comes.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/command_line.h"
+#include "core/base/message_text.h"
+#include "core/base/text_file.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
 #include "core/cli/progress.h"
@@ -57,7 +63,34 @@ absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& t
   return chat->Render(input);
 }
 
-double PerSecond(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+// No token covers more bytes than the longest one has: megabytes that cannot fit are refused before they are encoded.
+int64_t FewestTokens(const Tokenizer& tokenizer, std::string_view text) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.Piece(id).size());
+  return static_cast<int64_t>((text.size() + longest - 1) / longest);
+}
+
+absl::Status NoRoom(const RunFlags& flags, const std::string& tokens, int64_t room) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the prompt has ", tokens, " and ",
+                   flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
+                   ", which leaves no room for an answer; shorten the prompt"));
+}
+
+// None where nothing was measured: an answer's first token comes out of the prompt.
+std::optional<double> PerSecond(int64_t tokens, double seconds) {
+  if (tokens < 1 || !(seconds > 0)) return std::nullopt;
+  return static_cast<double>(tokens) / seconds;
+}
+
+std::string SpeedLine(std::string_view what, int64_t tokens, std::optional<double> per_second) {
+  return fmt::format("{:<8} {}{}\n", what, CountOf(tokens, "token"),
+                     per_second ? fmt::format(", {:.1f} tokens/s", *per_second) : "");
+}
+
+nlohmann::json JsonSpeed(std::optional<double> per_second) {
+  return per_second ? nlohmann::json(*per_second) : nlohmann::json();
+}
 
 // What a bf16 cache of the same pages would take.
 uint64_t Bf16Bytes(const KvPlan& plan) {
@@ -69,26 +102,26 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
 
 void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
   const KvPlan& kv = runner.plan().kv;
-  if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
-  fmt::print(stderr, "device   {} {} ({}), {} compute, {}\n", engine.device().id(), engine.device().info().name,
-             engine.device().info().arch, engine.flags().compute, runner.attention_kernel());
-  fmt::print(stderr, "prompt   {} tokens, {:.1f} tokens/s\n", prompt.size(),
-             PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds));
-  fmt::print(stderr, "decode   {} tokens, {:.1f} tokens/s\n", g.ids.size(),
-             PerSecond(g.decode_steps, g.decode_seconds));
+  std::string text;
+  if (!engine.device_choice().empty()) text += fmt::format("choice   {}\n", Printable(engine.device_choice()));
+  text +=
+      fmt::format("device   {} {} ({}), {} compute, {}\n", engine.device().id(), Printable(engine.device().info().name),
+                  Printable(engine.device().info().arch), engine.flags().compute, Printable(runner.attention_kernel()));
+  const int64_t prompt_len = static_cast<int64_t>(prompt.size());
+  text += SpeedLine("prompt", prompt_len, PerSecond(prompt_len, g.prompt_seconds));
+  text += SpeedLine("decode", static_cast<int64_t>(g.ids.size()), PerSecond(g.decode_steps, g.decode_seconds));
   std::string saved;
   const uint64_t bf16 = Bf16Bytes(kv);
   if (kv.total() < bf16) {
     saved = fmt::format("; bf16 would take {}: {:.1f} % saved", HumanBytes(bf16),
                         100.0 * (1.0 - static_cast<double>(kv.total()) / static_cast<double>(bf16)));
   }
-  fmt::print(stderr,
-             "KV cache {}{} in all {} layers, {} tokens: {} planned, {} allocated (data {}, scales {}, padding {}, K "
-             "offsets {}){}\n",
-             DTypeName(kv.layout.k.data_type), engine.flags().kv_cache_dtype == "auto" ? " (auto)" : "", kv.layers,
-             static_cast<int64_t>(kv.layout.num_pages) * kv.layout.page_tokens, kv.total(),
-             runner.cache().allocated_bytes(), kv.pages.data, kv.pages.scales, kv.pages.padding, kv.offset_bytes,
-             saved);
+  text += fmt::format(
+      "KV cache {}{} in all {} layers, {}: {} planned, {} allocated (data {}, scales {}, padding {}, K offsets {}){}\n",
+      DTypeName(kv.layout.k.data_type), engine.flags().kv_cache_dtype == "auto" ? " (auto)" : "", kv.layers,
+      CountOf(static_cast<int64_t>(kv.layout.num_pages) * kv.layout.page_tokens, "token"), kv.total(),
+      runner.cache().allocated_bytes(), kv.pages.data, kv.pages.scales, kv.pages.padding, kv.offset_bytes, saved);
+  PrintToStderr(text);
 }
 
 void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
@@ -109,20 +142,14 @@ void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& promp
         {"padding", kv.pages.padding},
         {"k_offsets", kv.offset_bytes}}},
       {"timing",
-       {{"prompt_tokens_per_s", PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds)},
-        {"decode_tokens_per_s", PerSecond(g.decode_steps, g.decode_seconds)}}}};
+       {{"prompt_tokens_per_s", JsonSpeed(PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds))},
+        {"decode_tokens_per_s", JsonSpeed(PerSecond(g.decode_steps, g.decode_seconds))}}}};
   if (with_logprobs) document["logprobs"] = g.logprobs;
-  fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Print(document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 absl::Status Run(const RunFlags& flags) {
   if (auto status = flags.generate.sampling.Validate(); !status.ok()) return status;
-  if (flags.generate.max_new_tokens < 1) {
-    return absl::InvalidArgumentError("--max-new-tokens must be at least 1");
-  }
-  if (flags.generate.logprobs < 0 || flags.generate.logprobs > 1000) {
-    return absl::InvalidArgumentError("--logprobs must be 0 to 1000");
-  }
   if (flags.generate.logprobs > 0 && !flags.json) {
     return absl::InvalidArgumentError("--logprobs are part of the JSON document; add --json");
   }
@@ -135,26 +162,24 @@ absl::Status Run(const RunFlags& flags) {
                                                    " and the model's context is ", context, " tokens"));
   }
   for (const int32_t id : flags.generate.stop_token_ids) {
-    if (id >= 0 && id < engine.model().config().vocab_size) continue;
+    if (id < engine.model().config().vocab_size) continue;
     return absl::InvalidArgumentError(absl::StrCat("--stop-token-id ", id, " is outside the model's vocabulary of ",
                                                    engine.model().config().vocab_size, " tokens"));
   }
   auto text = PromptText(flags, engine.tokenizer());
   if (!text.ok()) return text.status();
+  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
+  if (const int64_t fewest = FewestTokens(engine.tokenizer(), *text); fewest >= room) {
+    return NoRoom(flags, "at least " + CountOf(fewest, "token"), room);
+  }
   auto prompt =
       engine.tokenizer().Encode(*text, {.parse_special = !flags.no_special, .add_special = !flags.apply_chat_template});
   if (!prompt.ok()) return prompt.status();
   if (prompt->empty()) return absl::InvalidArgumentError("the prompt is empty: it has no token to continue from");
 
-  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
-  if (static_cast<int64_t>(prompt->size()) >= room) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the prompt has ", prompt->size(), " tokens and ",
-                     flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
-                     ", which leaves no room for an answer; shorten the prompt"));
-  }
-  // The cache is sized for this request unless more was asked for.
   const int64_t prompt_len = static_cast<int64_t>(prompt->size());
+  if (prompt_len >= room) return NoRoom(flags, CountOf(prompt_len, "token"), room);
+  // The cache is sized for this request unless more was asked for.
   const int64_t wanted = prompt_len + std::min(room - prompt_len, flags.generate.max_new_tokens);
   auto runner = engine.PrepareRunner(engine.kv_options(), flags.model.max_model_len > 0 ? room : wanted, 1);
   if (!runner.ok()) return runner.status();
@@ -162,7 +187,7 @@ absl::Status Run(const RunFlags& flags) {
 
   const auto print = [&flags](std::string_view piece) {
     if (flags.json) return;
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    Print(piece);
     std::fflush(stdout);
   };
   Progress progress("reading the prompt");
@@ -172,7 +197,7 @@ absl::Status Run(const RunFlags& flags) {
   if (flags.json) {
     PrintJson(engine, **runner, *prompt, *result, flags.generate.logprobs > 0);
   } else {
-    fmt::print("\n");
+    Print("\n");
     std::fflush(stdout);
     PrintSummary(engine, **runner, *prompt, *result);
   }
@@ -184,32 +209,34 @@ absl::Status Run(const RunFlags& flags) {
 void AddRun(CLI::App& app, Command& chosen) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "generate text from a prompt");
-  flags->model.AddTo(*command);
+  flags->model.AddTo(*command, kStepTokens);
   flags->model.AddCacheTo(*command);
   GenerateOptions& g = flags->generate;
   CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt");
-  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt");
+  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt; - is standard input");
   command->add_flag("--apply-chat-template", flags->apply_chat_template,
                     "the prompt is a user's message, put into the model's chat template");
   CLI::Option* system = command->add_option("--system", flags->system, "system message of the chat template");
   command->add_flag("--no-special", flags->no_special, "special tokens in the prompt are plain text");
-  command->add_option("-n,--max-new-tokens", g.max_new_tokens, "tokens to generate at most")->capture_default_str();
-  command->add_option("--temperature", g.sampling.temperature, "0: always the likeliest token")->capture_default_str();
-  command->add_option("--top-k", g.sampling.top_k, "draw from the k likeliest tokens; 0: all")->capture_default_str();
-  command->add_option("--top-p", g.sampling.top_p, "draw from the likeliest tokens of this total probability")
-      ->capture_default_str();
-  command->add_option("--min-p", g.sampling.min_p, "draw from tokens of this share of the likeliest one's probability")
-      ->capture_default_str();
-  command
-      ->add_option("--repetition-penalty", g.sampling.repetition_penalty,
-                   "weakens tokens that stand in the text; 1: off")
-      ->capture_default_str();
-  command->add_option("--seed", g.sampling.seed, "same seed, same text")->capture_default_str();
+  AddNumber<int64_t>(*command, "-n,--max-new-tokens", {.min = 1}, &g.max_new_tokens, "tokens to generate at most");
+  AddNumber<double>(*command, "--temperature", {.min = 0}, &g.sampling.temperature, "0: always the likeliest token");
+  AddNumber<int64_t>(*command, "--top-k", {.min = 0}, &g.sampling.top_k, "draw from the k likeliest tokens; 0: all");
+  AddNumber<double>(*command, "--top-p", {0, 1}, &g.sampling.top_p,
+                    "draw from the likeliest tokens of this total probability");
+  AddNumber<double>(*command, "--min-p", {0, 1}, &g.sampling.min_p,
+                    "draw from tokens of this share of the likeliest one's probability");
+  AddNumber<double>(*command, "--repetition-penalty", {.min = 0}, &g.sampling.repetition_penalty,
+                    "weakens tokens that stand in the text; 1: off");
+  AddNumber<uint64_t>(*command, "--seed", {}, &g.sampling.seed, "same seed, same text");
   command->add_option("--stop", g.stop, "end before this text (repeatable)")->allow_extra_args(false);
-  command->add_option("--stop-token-id", g.stop_token_ids, "end at this token (repeatable)")->allow_extra_args(false);
+  AddNumber<int32_t>(
+      *command, "--stop-token-id", {.min = 0}, [&g](int32_t id) { g.stop_token_ids.push_back(id); },
+      "end at this token (repeatable)")
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->allow_extra_args(false);
   command->add_flag("--ignore-eos", g.ignore_eos, "go on past the model's end tokens");
-  command->add_option("--logprobs", g.logprobs, "with --json: this many likeliest tokens per step")
-      ->capture_default_str();
+  AddNumber<int32_t>(*command, "--logprobs", {0, 1000}, &g.logprobs,
+                     "with --json: this many likeliest tokens per step");
   command->add_flag("--json", flags->json, "one JSON document on stdout instead of the text");
   command->callback([flags, prompt, file, system, &chosen] {
     flags->has_prompt = prompt->count() > 0;

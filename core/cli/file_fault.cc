@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/cli/exit_code.h"
+#include "core/base/command_line.h"
 
 namespace octet {
 namespace {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/mapped_file.h"
+#include "core/base/message_text.h"
 #include "core/loader/elf_preflight.h"
 #include "core/loader/open_library.h"
 #include "core/loader/table_check.h"
@@ -72,15 +73,8 @@ std::string Threw(const char* function) {
                       " let a C++ exception out, which the backend ABI forbids (A8)");
 }
 
-// A backend's text in one line of a table: cut, and without control characters.
-std::string Printable(std::string text) {
-  constexpr size_t kMost = 1000;
-  text.resize(std::min(text.size(), kMost));
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  }
-  return text;
-}
+// A backend's text in one line of a table.
+std::string Line(std::string_view text) { return Printable(text.substr(0, 1000)); }
 
 }  // namespace
 
@@ -103,13 +97,13 @@ const char* BackendStateName(BackendState state) {
 }
 
 const octet_backend_v1* ExamineBackend(const octet_host_v1* host, BackendReport& report) {
-  const auto end = [&](BackendState state, std::string reason) {
+  const auto end = [&](BackendState state, const std::string& reason) {
     report.state = state;
-    report.reason = Printable(std::move(reason));
+    report.reason = Line(reason);
     return nullptr;
   };
-  if (std::string reason = RefuseUnseen(report.path, report); !reason.empty()) {
-    return end(BackendState::kRefused, std::move(reason));
+  if (const std::string reason = RefuseUnseen(report.path, report); !reason.empty()) {
+    return end(BackendState::kRefused, reason);
   }
   const absl::StatusOr<octet_backend_query_v1_fn*> query = OpenLibrary(report.path);
   if (!query.ok()) return end(BackendState::kNotLoaded, std::string(query.status().message()));
@@ -125,11 +119,11 @@ const octet_backend_v1* ExamineBackend(const octet_host_v1* host, BackendReport&
   const absl::Status status = CheckTable(*table);
   if (table->struct_size >= offsetof(octet_backend_v1, name)) report.abi = AbiText(*table);
   if (!status.ok()) return end(BackendState::kRefused, std::string(status.message()));
-  report.vendor = Printable(table->vendor);
-  report.version = Printable(table->version);
-  report.build = Printable(table->build);
+  report.vendor = Line(table->vendor);
+  report.version = Line(table->version);
+  report.build = Line(table->build);
   if (report.name != table->name) {
-    return end(BackendState::kRefused, absl::StrCat("it calls itself '", Printable(table->name).substr(0, 80),
+    return end(BackendState::kRefused, absl::StrCat("it calls itself '", Line(table->name).substr(0, 80),
                                                     "', but its file is named for '", report.name, "'"));
   }
   if (const std::string theirs = SanitizerOf(report.build); theirs != convert::BuildSanitizer()) {
@@ -160,8 +154,8 @@ const octet_backend_v1* ExamineBackend(const octet_host_v1* host, BackendReport&
       end(BackendState::kUnavailable, std::string(info.status().message()));
       return table;
     }
-    info->name = Printable(info->name);
-    info->arch = Printable(info->arch);
+    info->name = Line(info->name);
+    info->arch = Line(info->arch);
     report.devices.push_back(*std::move(info));
   }
   if (count == 0) {

@@ -3,11 +3,13 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <vector>
 
 #include "core/base/mapped_file.h"
+#include "core/base/message_text.h"
 #include "core/base/thread_pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -51,6 +53,22 @@ TEST(ThreadPoolTest, RunsManyShortLoopsInARow) {
   EXPECT_THAT(touches.count, ::testing::Each(2000));
 }
 
+// The process's CPU time, so that what else runs here does not count. With workers that spin it is many times as much.
+TEST(ThreadPoolTest, ManyMoreThreadsThanCpusCostWhatTheWorkCosts) {
+  const auto work = [](void*, uint32_t, int64_t begin, int64_t end) {
+    volatile int64_t sum = 0;
+    for (int64_t i = 0; i < (end - begin) * 20000; ++i) sum = sum + i;
+  };
+  const auto cpu_seconds = [&work](int threads) {
+    ThreadPool pool(threads);
+    const std::clock_t start = std::clock();
+    for (int i = 0; i < 100; ++i) pool.ParallelFor(64, work, nullptr);
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  };
+  const double one = cpu_seconds(1), many = cpu_seconds(512);
+  EXPECT_LT(many, 5 * one + 1);
+}
+
 TEST(ThreadPoolTest, ALoopInsideALoopRunsInline) {
   ThreadPool pool(3);
   Touches touches{&pool, std::vector<int>(64), std::vector<std::atomic<int>>(8)};
@@ -89,6 +107,23 @@ TEST(ThreadPoolTest, CallersOnSeveralThreadsTakeTurns) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(MessageTextTest, PrintableLeavesNoControlCharacterAndNoInvalidByte) {
+  EXPECT_EQ(Printable("plain, Grüße, 世界 🙂 \\"), "plain, Grüße, 世界 🙂 \\");
+  EXPECT_EQ(Printable("a\n\x1b[31m\x7f"), "a\\x0a\\x1b[31m\\x7f");
+  EXPECT_EQ(Printable(std::string_view("\0", 1)), "\\x00");
+  EXPECT_EQ(Printable("\xc2\x9b\xc2\xa0"), "\\xc2\\x9b\xc2\xa0");             // C1; no-break space
+  EXPECT_EQ(Printable("\xff\xc3(\xe2\x82"), "\\xff\\xc3(\\xe2\\x82");         // never; cut short
+  EXPECT_EQ(Printable("\xc0\xaf\xe0\x80\xaf"), "\\xc0\\xaf\\xe0\\x80\\xaf");  // overlong
+  EXPECT_EQ(Printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");                    // a surrogate
+  EXPECT_EQ(Printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");           // above U+10FFFF
+}
+
+TEST(MessageTextTest, OneIsSingular) {
+  EXPECT_EQ(CountOf(1, "token"), "1 token");
+  EXPECT_EQ(CountOf(0, "token"), "0 tokens");
+  EXPECT_EQ(CountOf(2, "file"), "2 files");
 }
 
 TEST(MappedFileTest, ReadsWhatWasWrittenAndNamesWhatItCannotOpen) {

@@ -189,14 +189,20 @@ TEST_F(LoaderTest, EachRefusalSaysWhatIsWrong) {
   EXPECT_EQ(sentences.size(), std::size(cases) - 1) << "only the two throwing queries share theirs";
 }
 
+std::string Repeated(std::string_view text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
 TEST_F(LoaderTest, GarbageInTextsReachesNoTerminal) {
   EXPECT_EQ(LoadOne(PluginPath("garbage_name")).reason,
-            "it calls itself ' [31m \377evil', but its file is named for 'garbage_name'");
-  EXPECT_EQ(LoadOne(PluginPath("null_garbage")).reason, "it refuses to start: " + std::string(979, ' '));
+            "it calls itself '\\x1b[31m\\x0a\\xffevil', but its file is named for 'garbage_name'");
+  EXPECT_EQ(LoadOne(PluginPath("null_garbage")).reason, "it refuses to start: " + Repeated("\\x1b", 979));
   const BackendReport report = LoadOne(PluginPath("garbage_device"));
   ASSERT_EQ(report.devices.size(), 2u) << report.reason;
-  EXPECT_EQ(report.devices[1].name, std::string(64, ' '));
-  EXPECT_EQ(report.devices[1].arch, std::string(32, ' '));
+  EXPECT_EQ(report.devices[1].name, Repeated("\\x1b", 64));
+  EXPECT_EQ(report.devices[1].arch, Repeated("\\x0a", 32));
   EXPECT_EQ(report.devices[1].kind, DeviceInfo::Kind::kOther);
 }
 
