@@ -1,29 +1,36 @@
-// octet run: generates text from a prompt, streamed as it comes.
+// octet run: generates text from a prompt, streamed as it comes, or holds a conversation.
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/cli/chat_loop.h"
+#include "core/cli/chat_session.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
 #include "core/cli/progress.h"
 #include "core/model/generator.h"
-#include "core/text/chat_template.h"
 #include "fmt/format.h"
 
 namespace octet {
 namespace {
 
 constexpr int32_t kStepTokens = 256;  // of a prompt, per step
+// Of a conversation, where --max-model-len and --max-new-tokens do not say.
+constexpr int64_t kChatTokens = 8192, kChatAnswerTokens = 1024;
 
 struct RunFlags {
   ModelFlags model;
-  std::string prompt, file, system;
-  bool has_prompt = false, has_file = false, has_system = false;
-  bool apply_chat_template = false, no_special = false, json = false;
+  std::string prompt, file, system, tools;
+  std::vector<std::string> logit_bias;
+  bool has_prompt = false, has_file = false, has_system = false, has_max_new_tokens = false;
+  bool chat = false, apply_chat_template = false, no_special = false, json = false;
   GenerateOptions generate;
 };
 
@@ -38,23 +45,39 @@ absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& t
     text = *std::move(read);
   }
   if (!flags.apply_chat_template) {
-    if (flags.has_system) return absl::InvalidArgumentError("--system goes with --apply-chat-template");
+    if (flags.has_system) return absl::InvalidArgumentError("--system goes with --apply-chat-template or --chat");
+    if (!flags.tools.empty()) return absl::InvalidArgumentError("--tools goes with --apply-chat-template or --chat");
     return text;
   }
-  if (tokenizer.chat_template().empty()) {
-    return absl::InvalidArgumentError("this model has no chat template; leave --apply-chat-template out");
-  }
-  auto chat = ChatTemplate::Parse(tokenizer.chat_template());
-  if (!chat.ok()) return chat.status();
+  auto format = ChatFormat::Create(tokenizer, flags.tools);
+  if (!format.ok()) return format.status();
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   if (flags.has_system) messages.push_back({{"role", "system"}, {"content", flags.system}});
   messages.push_back({{"role", "user"}, {"content", text}});
-  ChatInput input;
-  input.messages = &messages;
-  input.add_generation_prompt = true;
-  if (tokenizer.bos_id()) input.bos_token = std::string(tokenizer.Piece(*tokenizer.bos_id()));
-  if (tokenizer.eos_id()) input.eos_token = std::string(tokenizer.Piece(*tokenizer.eos_id()));
-  return chat->Render(input);
+  return format->Render(messages);
+}
+
+// "7=-100,9=2.5"
+absl::StatusOr<std::vector<LogitBias>> ParseLogitBias(const std::vector<std::string>& values) {
+  std::vector<LogitBias> biases;
+  for (const std::string& value : values) {
+    const std::vector<std::string> entries = absl::StrSplit(value, ',');
+    for (const std::string& entry : entries) {
+      const size_t equals = entry.find('=');
+      LogitBias bias{};
+      const auto whole = [](const std::string& text, auto* number) {
+        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
+        return error == std::errc() && end == text.data() + text.size();
+      };
+      if (equals == std::string_view::npos || !whole(entry.substr(0, equals), &bias.id) ||
+          !whole(entry.substr(equals + 1), &bias.bias)) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--logit-bias '", entry, "' is not TOKEN_ID=BIAS, such as 42=-100"));
+      }
+      biases.push_back(bias);
+    }
+  }
+  return biases;
 }
 
 double PerSecond(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
@@ -67,15 +90,21 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
          static_cast<uint64_t>(plan.layers);
 }
 
-void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
-  const KvPlan& kv = runner.plan().kv;
+void PrintDevice(const Engine& engine, const Runner& runner) {
   if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
   fmt::print(stderr, "device   {} {} ({}), {} compute, {}\n", engine.device().id(), engine.device().info().name,
              engine.device().info().arch, engine.flags().compute, runner.attention_kernel());
+}
+
+void PrintSpeed(const std::vector<int32_t>& prompt, const Generation& g) {
   fmt::print(stderr, "prompt   {} tokens, {:.1f} tokens/s\n", prompt.size(),
              PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds));
   fmt::print(stderr, "decode   {} tokens, {:.1f} tokens/s\n", g.ids.size(),
              PerSecond(g.decode_steps, g.decode_seconds));
+}
+
+void PrintCache(const Engine& engine, Runner& runner) {
+  const KvPlan& kv = runner.plan().kv;
   std::string saved;
   const uint64_t bf16 = Bf16Bytes(kv);
   if (kv.total() < bf16) {
@@ -115,7 +144,40 @@ void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& promp
   fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 
-absl::Status Run(const RunFlags& flags) {
+absl::Status Chat(const RunFlags& flags, Engine& engine, int64_t room) {
+  auto format = ChatFormat::Create(engine.tokenizer(), flags.tools);
+  if (!format.ok()) return format.status();
+  auto runner = engine.PrepareRunner(engine.kv_options(), room, 1);
+  if (!runner.ok()) return runner.status();
+  if (auto status = engine.Load({runner->get()}); !status.ok()) return status;
+  PrintDevice(engine, **runner);
+  PrintCache(engine, **runner);
+  GenerateOptions options = flags.generate;
+  if (!flags.has_max_new_tokens) options.max_new_tokens = kChatAnswerTokens;
+  ChatSession session(*format, engine.tokenizer(), **runner,
+                      flags.has_system ? std::optional(flags.system) : std::nullopt);
+  return RunChat(session, format->has_tools(), options);
+}
+
+// Flags that --chat leaves no room for.
+absl::Status CheckChatFlags(const RunFlags& flags) {
+  const char* other = nullptr;
+  if (flags.has_prompt) other = "--prompt";
+  if (flags.has_file) other = "--file";
+  if (flags.json) other = "--json";
+  if (flags.no_special) other = "--no-special";
+  if (other == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--chat reads messages from stdin and prints answers; leave ", other, " out"));
+}
+
+absl::Status Run(RunFlags& flags) {
+  auto biases = ParseLogitBias(flags.logit_bias);
+  if (!biases.ok()) return biases.status();
+  flags.generate.sampling.logit_bias = *std::move(biases);
+  if (flags.chat) {
+    if (auto status = CheckChatFlags(flags); !status.ok()) return status;
+  }
   if (auto status = flags.generate.sampling.Validate(); !status.ok()) return status;
   if (flags.generate.max_new_tokens < 1) {
     return absl::InvalidArgumentError("--max-new-tokens must be at least 1");
@@ -138,6 +200,16 @@ absl::Status Run(const RunFlags& flags) {
     if (id >= 0 && id < engine.model().config().vocab_size) continue;
     return absl::InvalidArgumentError(absl::StrCat("--stop-token-id ", id, " is outside the model's vocabulary of ",
                                                    engine.model().config().vocab_size, " tokens"));
+  }
+  for (const LogitBias& bias : flags.generate.sampling.logit_bias) {
+    if (bias.id < engine.model().config().vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--logit-bias names token ", bias.id,
+                                                   ", which is outside the model's vocabulary of ",
+                                                   engine.model().config().vocab_size, " tokens"));
+  }
+  if (flags.chat) {
+    return Chat(flags, engine,
+                flags.model.max_model_len > 0 ? flags.model.max_model_len : std::min<int64_t>(context, kChatTokens));
   }
   auto text = PromptText(flags, engine.tokenizer());
   if (!text.ok()) return text.status();
@@ -174,7 +246,9 @@ absl::Status Run(const RunFlags& flags) {
   } else {
     fmt::print("\n");
     std::fflush(stdout);
-    PrintSummary(engine, **runner, *prompt, *result);
+    PrintDevice(engine, **runner);
+    PrintSpeed(*prompt, *result);
+    PrintCache(engine, **runner);
   }
   return absl::OkStatus();
 }
@@ -189,11 +263,16 @@ void AddRun(CLI::App& app, Command& chosen) {
   GenerateOptions& g = flags->generate;
   CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt");
   CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt");
+  command->add_flag("--chat", flags->chat,
+                    "a conversation: messages from stdin, with line editing on a terminal; room for 8192 tokens and "
+                    "answers of 1024 unless --max-model-len and -n say otherwise");
   command->add_flag("--apply-chat-template", flags->apply_chat_template,
                     "the prompt is a user's message, put into the model's chat template");
   CLI::Option* system = command->add_option("--system", flags->system, "system message of the chat template");
+  command->add_option("--tools", flags->tools, "JSON file with the tools (OpenAI form) that the chat template lists");
   command->add_flag("--no-special", flags->no_special, "special tokens in the prompt are plain text");
-  command->add_option("-n,--max-new-tokens", g.max_new_tokens, "tokens to generate at most")->capture_default_str();
+  CLI::Option* max_new =
+      command->add_option("-n,--max-new-tokens", g.max_new_tokens, "tokens to generate at most")->capture_default_str();
   command->add_option("--temperature", g.sampling.temperature, "0: always the likeliest token")->capture_default_str();
   command->add_option("--top-k", g.sampling.top_k, "draw from the k likeliest tokens; 0: all")->capture_default_str();
   command->add_option("--top-p", g.sampling.top_p, "draw from the likeliest tokens of this total probability")
@@ -204,6 +283,16 @@ void AddRun(CLI::App& app, Command& chosen) {
       ->add_option("--repetition-penalty", g.sampling.repetition_penalty,
                    "weakens tokens that stand in the text; 1: off")
       ->capture_default_str();
+  command
+      ->add_option("--presence-penalty", g.sampling.presence_penalty,
+                   "-2 to 2: weakens tokens that the answer has already")
+      ->capture_default_str();
+  command
+      ->add_option("--frequency-penalty", g.sampling.frequency_penalty,
+                   "-2 to 2: the same for every time that the answer has them")
+      ->capture_default_str();
+  command->add_option("--logit-bias", flags->logit_bias, "TOKEN_ID=BIAS,... : -100 (never) to 100 (repeatable)")
+      ->allow_extra_args(false);
   command->add_option("--seed", g.sampling.seed, "same seed, same text")->capture_default_str();
   command->add_option("--stop", g.stop, "end before this text (repeatable)")->allow_extra_args(false);
   command->add_option("--stop-token-id", g.stop_token_ids, "end at this token (repeatable)")->allow_extra_args(false);
@@ -211,10 +300,11 @@ void AddRun(CLI::App& app, Command& chosen) {
   command->add_option("--logprobs", g.logprobs, "with --json: this many likeliest tokens per step")
       ->capture_default_str();
   command->add_flag("--json", flags->json, "one JSON document on stdout instead of the text");
-  command->callback([flags, prompt, file, system, &chosen] {
+  command->callback([flags, prompt, file, system, max_new, &chosen] {
     flags->has_prompt = prompt->count() > 0;
     flags->has_file = file->count() > 0;
     flags->has_system = system->count() > 0;
+    flags->has_max_new_tokens = max_new->count() > 0;
     chosen = [flags] { return Run(*flags); };
   });
 }
