@@ -14,11 +14,11 @@ using Json = nlohmann::ordered_json;
 
 // The list of tools in a file; the form is that of "tools" in the OpenAI API's chat completions.
 absl::StatusOr<Json> ReadTools(const std::string& path) {
-  auto text = ReadTextFile(path);
-  if (!text.ok()) return text.status();
   const auto bad = [&path](const std::string& why) {
     return absl::InvalidArgumentError(absl::StrCat("--tools ", path, ": ", why));
   };
+  auto text = ReadTextFile(path);
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("--tools: ", text.status().message()));
   Json tools;
   try {
     tools = Json::parse(*text);
