@@ -48,6 +48,7 @@ class Terminal:
             os.setsid()
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
+        self.modes = termios.tcgetattr(terminal)
         self.process = subprocess.Popen([octet, "run", "-m", model(), "--chat", *map(str, args)], stdin=terminal,
                                         stdout=terminal, stderr=terminal, preexec_fn=take_terminal,
                                         env=environment(case.folder, **env))
@@ -84,10 +85,11 @@ class Terminal:
         os.write(self.master, keys if isinstance(keys, bytes) else keys.encode())
 
     def ends(self):
-        """Its exit code."""
+        """Its exit code. The terminal is as it was."""
         deadline = time.monotonic() + TIMEOUT
         while self.read(deadline):
             pass
+        self.case.assertEqual(termios.tcgetattr(self.master), self.modes)
         return self.process.wait(TIMEOUT)
 
 
