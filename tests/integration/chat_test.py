@@ -20,7 +20,7 @@ import time
 import unittest
 from pathlib import Path
 
-TIMEOUT = 30  # for anything that is waited for, seconds; passed only when something is wrong
+TIMEOUT = 60  # for anything that is waited for, seconds; passed only when something is wrong
 
 octet = ""
 models = ""
@@ -49,7 +49,7 @@ class Terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.modes = termios.tcgetattr(terminal)
-        self.process = subprocess.Popen([octet, "run", "-m", model(), "--chat", *map(str, args)], stdin=terminal,
+        self.process = subprocess.Popen([octet, "run", "-m", model(), "--threads", "1", "--chat", *map(str, args)], stdin=terminal,
                                         stdout=terminal, stderr=terminal, preexec_fn=take_terminal,
                                         env=environment(case.folder, **env))
         os.close(terminal)
@@ -105,7 +105,7 @@ class Case(unittest.TestCase):
         return path
 
     def run_octet(self, *args, text="", name="chat"):
-        done = subprocess.run([octet, "run", "-m", model(name), *map(str, args)], input=text.encode(),
+        done = subprocess.run([octet, "run", "-m", model(name), "--threads", "1", *map(str, args)], input=text.encode(),
                               capture_output=True, env=environment(self.folder), timeout=TIMEOUT)
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
@@ -159,7 +159,7 @@ class InAPipe(Case):
         self.assertEqual((code, len(out.splitlines())), (0, 2), err)
 
     def test_the_second_interrupt_ends_a_program_that_does_not_answer_the_first(self):
-        process = subprocess.Popen([octet, "run", "-m", model(), "--chat", "--ignore-eos", "-n", "100000"], env=environment(self.folder),
+        process = subprocess.Popen([octet, "run", "-m", model(), "--threads", "1", "--chat", "--ignore-eos", "-n", "100000"], env=environment(self.folder),
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.stdin.close)
