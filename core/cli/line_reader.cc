@@ -52,28 +52,6 @@ constexpr char kPasteOn[] = "\033[?2004h";
 constexpr char kPasteOff[] = "\033[?2004l";
 constexpr wchar_t kPasteEnd[] = L"\033[201~";
 
-// A paste becomes part of the line, with its newlines, instead of a message per line.
-unsigned char InsertPaste(EditLine* editor, int) {
-  const std::wstring_view end = kPasteEnd;
-  std::wstring text;
-  wchar_t c;
-  while (!text.ends_with(end)) {
-    if (el_wgetc(editor, &c) != 1) return CC_EOF;
-    // Carriage return is what terminals send for a newline.
-    const bool second_half = c == L'\n' && text.ends_with(L'\r');
-    if (!second_half) text += c;
-  }
-  text.resize(text.size() - end.size());
-  std::wstring plain;
-  for (wchar_t w : text) {
-    if (w == L'\r') w = L'\n';
-    if (w >= 0x20 ? w != 0x7f : w == L'\n' || w == L'\t') plain += w;
-  }
-  while (plain.ends_with(L'\n')) plain.pop_back();
-  if (plain.empty()) return CC_NORM;
-  return el_winsertstr(editor, plain.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
-}
-
 unsigned char InsertNewline(EditLine* editor, int) { return el_winsertstr(editor, L"\n") == 0 ? CC_REFRESH : CC_ERROR; }
 
 // Empty where there is no place for it.
@@ -121,8 +99,9 @@ class TerminalReader : public LineReader {
     el_set(editor_, EL_HIST, history, history_);
     el_set(editor_, EL_EDITOR, "emacs");
     el_set(editor_, EL_SIGNAL, 1);  // restores the terminal's mode before a signal ends or stops the program
-    el_set(editor_, EL_ADDFN, "octet-paste", "insert pasted text", &InsertPaste);
-    el_set(editor_, EL_ADDFN, "octet-newline", "insert a newline", &InsertNewline);
+    // The wide form keeps these pointers; the narrow one makes copies that nobody frees.
+    el_wset(editor_, EL_ADDFN, L"octet-paste", L"insert pasted text", &InsertPaste);
+    el_wset(editor_, EL_ADDFN, L"octet-newline", L"insert a newline", &InsertNewline);
     el_set(editor_, EL_BIND, "\033[200~", "octet-paste", nullptr);
     el_set(editor_, EL_BIND, "\033\r", "octet-newline", nullptr);
     el_set(editor_, EL_BIND, "\033\n", "octet-newline", nullptr);
@@ -144,7 +123,8 @@ class TerminalReader : public LineReader {
     if (line == nullptr || size <= 0) {
       std::fputs("\n", stdout);
       std::fflush(stdout);
-      if (size < 0 && error == EINTR) return InputLine{InputLine::Kind::kInterrupted, ""};
+      if (std::exchange(interrupted_, false) || (size < 0 && error == EINTR))
+        return InputLine{InputLine::Kind::kInterrupted, ""};
       if (size < 0 && error != EIO) return ReadError(error);  // EIO: the terminal is gone
       return InputLine{};
     }
@@ -161,11 +141,13 @@ class TerminalReader : public LineReader {
   }
 
  private:
-  static char* Prompt(EditLine* editor) {
+  static TerminalReader* Self(EditLine* editor) {
     TerminalReader* self = nullptr;
     el_get(editor, EL_CLIENTDATA, &self);
-    return self->prompt_.data();
+    return self;
   }
+  static char* Prompt(EditLine* editor) { return Self(editor)->prompt_.data(); }
+  static unsigned char InsertPaste(EditLine* editor, int);
 
   void OpenHistory() {
     if (std::getenv("OCTET_NO_HISTORY") != nullptr) return;
@@ -214,9 +196,36 @@ class TerminalReader : public LineReader {
 
   std::string prompt_;
   std::string history_path_;  // empty: not kept
+  bool interrupted_ = false;  // inside a paste
   History* history_ = nullptr;
   EditLine* editor_ = nullptr;
 };
+
+// A paste becomes part of the line, with its newlines, instead of a message per line.
+unsigned char TerminalReader::InsertPaste(EditLine* editor, int) {
+  const std::wstring_view end = kPasteEnd;
+  std::wstring text;
+  wchar_t c;
+  while (!text.ends_with(end)) {
+    errno = 0;
+    if (el_wgetc(editor, &c) != 1) {
+      Self(editor)->interrupted_ = errno == EINTR;
+      return CC_EOF;
+    }
+    // Carriage return is what terminals send for a newline.
+    const bool second_half = c == L'\n' && text.ends_with(L'\r');
+    if (!second_half) text += c;
+  }
+  text.resize(text.size() - end.size());
+  std::wstring plain;
+  for (wchar_t w : text) {
+    if (w == L'\r') w = L'\n';
+    if (w >= 0x20 ? w != 0x7f : w == L'\n' || w == L'\t') plain += w;
+  }
+  while (plain.ends_with(L'\n')) plain.pop_back();
+  if (plain.empty()) return CC_NORM;
+  return el_winsertstr(editor, plain.c_str()) == 0 ? CC_REFRESH : CC_ERROR;
+}
 
 }  // namespace
 

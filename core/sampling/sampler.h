@@ -1,12 +1,12 @@
 // Chooses the next token of one sequence from the model's logits.
 // Order: logit bias, repetition penalty, presence and frequency penalties, temperature, top-k, top-p, min-p, draw; each
 // works on what the one before has left. Temperature 0 takes the likeliest token behind the penalties.
-// References: presence and frequency penalties and logit bias, the OpenAI API: "mu[j] -> mu[j] - c[j] * alpha_frequency
-// - float(c[j] > 0) * alpha_presence", where c[j] is how often token j was sampled before, so the prompt's tokens do
-// not count (https://platform.openai.com/docs/guides/text-generation, "Frequency and presence penalties"); repetition
-// penalty, which counts the prompt, too, https://arxiv.org/abs/1909.05858 section 4.1; top-p,
-// https://arxiv.org/abs/1904.09751; min-p, https://arxiv.org/abs/2407.01082; generator, SplitMix64,
-// https://doi.org/10.1145/2714064.2660195.
+// References: presence and frequency penalties, the OpenAI API's "Parameter details": "mu[j] -> mu[j] - c[j] *
+// alpha_frequency - float(c[j] > 0) * alpha_presence", where c[j] is how often token j was sampled before, so the
+// prompt's tokens do not count; their ranges and logit bias,
+// https://platform.openai.com/docs/api-reference/chat/create; repetition penalty, which counts the prompt, too,
+// https://arxiv.org/abs/1909.05858 section 4.1; top-p, https://arxiv.org/abs/1904.09751; min-p,
+// https://arxiv.org/abs/2407.01082; generator, SplitMix64, https://doi.org/10.1145/2714064.2660195.
 #ifndef OCTET_CORE_SAMPLING_SAMPLER_H_
 #define OCTET_CORE_SAMPLING_SAMPLER_H_
 

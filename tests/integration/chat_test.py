@@ -79,6 +79,10 @@ class Terminal:
         while not (found := re.search(pattern, self.shown, re.DOTALL)):
             self.case.assertTrue(self.read(deadline), f"{pattern} did not come: {self.shown[-300:]!r}")
         text, self.shown = self.shown[:found.end()], self.shown[found.end():]
+        # The editor takes keys one by one only a moment after it has shown its prompt.
+        while pattern.endswith(b"> ") and termios.tcgetattr(self.master)[3] & termios.ICANON:
+            self.case.assertLess(time.monotonic(), deadline)
+            time.sleep(0.001)
         return text
 
     def type(self, keys):
@@ -90,7 +94,10 @@ class Terminal:
         while self.read(deadline):
             pass
         self.case.assertEqual(termios.tcgetattr(self.master), self.modes)
-        return self.process.wait(TIMEOUT)
+        code = self.process.wait(TIMEOUT)
+        if code != 0:
+            print(self.shown.decode(errors="replace"))
+        return code
 
 
 class Case(unittest.TestCase):
@@ -334,6 +341,22 @@ class OnATerminal(Case):
         terminal.wait_for(rb"no command '/one two\[31m three'.*> ")
         terminal.type("/a\x1b\rb\r")  # Alt-Enter
         terminal.wait_for(rb"no command '/a b'.*> ")
+        terminal.type("/exit\r")
+        self.assertEqual(terminal.ends(), 0)
+
+    def test_ctrl_c_inside_a_paste_empties_the_line(self):
+        terminal = Terminal(self)
+        terminal.type("/some\x1b[200~half a paste")
+        terminal.wait_for(b"/some")
+        terminal.type(b"\x03")
+        terminal.wait_for(b"> ")
+        terminal.type("/exit\r")
+        self.assertEqual(terminal.ends(), 0)
+
+    def test_a_terminal_that_can_do_nothing(self):
+        terminal = Terminal(self, TERM="dumb")
+        terminal.type("/help\r")
+        terminal.wait_for(rb"/reset   starts.*> ")
         terminal.type("/exit\r")
         self.assertEqual(terminal.ends(), 0)
 
