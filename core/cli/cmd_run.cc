@@ -36,7 +36,7 @@ struct RunFlags {
 
 absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& tokenizer) {
   if (flags.has_prompt + flags.has_file != 1) {
-    return absl::InvalidArgumentError("octet run takes one of --prompt and --file");
+    return absl::InvalidArgumentError("octet run takes one of --prompt, --file and --chat");
   }
   std::string text = flags.prompt;
   if (flags.has_file) {
@@ -69,7 +69,7 @@ absl::StatusOr<std::vector<LogitBias>> ParseLogitBias(const std::vector<std::str
         const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
         return error == std::errc() && end == text.data() + text.size();
       };
-      if (equals == std::string_view::npos || !whole(entry.substr(0, equals), &bias.id) ||
+      if (equals == std::string::npos || !whole(entry.substr(0, equals), &bias.id) ||
           !whole(entry.substr(equals + 1), &bias.bias)) {
         return absl::InvalidArgumentError(
             absl::StrCat("--logit-bias '", entry, "' is not TOKEN_ID=BIAS, such as 42=-100"));
