@@ -6,7 +6,8 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "core/cli/exit_code.h"
+#include "core/base/command_line.h"
+#include "core/base/message_text.h"
 #include "core/cli/interrupt.h"
 #include "core/cli/line_reader.h"
 #include "core/cli/progress.h"
@@ -57,7 +58,7 @@ class Loop {
     if (totals_.answers > 0) PrintTotals();
     if (status.ok() && !terminal && totals_.not_asked > 0) {
       return absl::InvalidArgumentError(
-          absl::StrCat(totals_.not_asked, " of the lines could not be used; the sentences above say why"));
+          absl::StrCat(CountOf(totals_.not_asked, "line"), " could not be used; the sentences above say why"));
     }
     return status;
   }
@@ -75,7 +76,7 @@ class Loop {
       session_.Reset();
       Note("this is a new conversation");
     } else if (text == "/help") {
-      fmt::print(stderr, "{}{}", kHelp, has_tools_ ? kToolHelp : "");
+      PrintToStderr(absl::StrCat(kHelp, has_tools_ ? kToolHelp : ""));
     } else if (has_tools_ && text.starts_with("/tool ")) {
       return Ask("tool", text.substr(6));
     } else {
@@ -87,7 +88,7 @@ class Loop {
 
   absl::Status Ask(std::string_view role, const std::string& text) {
     const auto print = [](std::string_view piece) {
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
+      Print(piece);
       std::fflush(stdout);
     };
     const CatchInterrupts interrupts;
@@ -99,7 +100,7 @@ class Loop {
       NotAsked(answer.status());
       return absl::OkStatus();
     }
-    fmt::print("\n");
+    Print("\n");
     std::fflush(stdout);
     if (std::ferror(stdout) != 0) return absl::UnknownError("the output could not be written to stdout in full");
     Count(*answer);
@@ -109,7 +110,8 @@ class Loop {
       Note(session_.tokens() >= session_.room()
                ? absl::StrCat("the answer is cut off: the conversation fills its ", session_.room(),
                               " tokens; start a new one with /reset, or octet with a larger --max-model-len")
-               : absl::StrCat("the answer is cut off after ", answer->ids.size(), " tokens (--max-new-tokens)"));
+               : absl::StrCat("the answer is cut off after ",
+                              CountOf(static_cast<int64_t>(answer->ids.size()), "token"), " (--max-new-tokens)"));
     }
     return absl::OkStatus();
   }
@@ -125,19 +127,21 @@ class Loop {
   }
 
   void PrintTotals() const {
-    const double speed = static_cast<double>(totals_.decode_steps) / totals_.decode_seconds;
-    fmt::print(stderr, "chat     {} answers; prompts of {} tokens, {} of them in the cache already\n", totals_.answers,
-               totals_.prompt_tokens, totals_.reused_tokens);
-    fmt::print(stderr, "decode   {} tokens, {:.1f} tokens/s\n", totals_.answer_tokens,
-               totals_.decode_steps > 0 && totals_.decode_seconds > 0 ? speed : 0.0);
+    std::string text = fmt::format("chat     {}; prompts of {}, {} of them in the cache already\ndecode   {}",
+                                   CountOf(totals_.answers, "answer"), CountOf(totals_.prompt_tokens, "token"),
+                                   totals_.reused_tokens, CountOf(totals_.answer_tokens, "token"));
+    if (totals_.decode_steps > 0 && totals_.decode_seconds > 0) {
+      text += fmt::format(", {:.1f} tokens/s", static_cast<double>(totals_.decode_steps) / totals_.decode_seconds);
+    }
+    PrintToStderr(text + "\n");
   }
 
   void NotAsked(const absl::Status& status) {
     ++totals_.not_asked;
-    Finish(status);  // prints the sentence
+    PrintToStderr(absl::StrCat("octet: ", Printable(std::string(status.message())), "\n"));
   }
 
-  static void Note(const std::string& text) { fmt::print(stderr, "({})\n", text); }
+  static void Note(const std::string& text) { PrintToStderr(absl::StrCat("(", text, ")\n")); }
 
   ChatSession& session_;
   const bool has_tools_;

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/cli/engine.h"
+#include "core/base/text_file.h"
 
 namespace octet {
 namespace {

@@ -1,15 +1,19 @@
 // octet run: generates text from a prompt, streamed as it comes, or holds a conversation.
 #include <CLI/CLI.hpp>
-#include <charconv>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/command_line.h"
+#include "core/base/message_text.h"
+#include "core/base/text_file.h"
 #include "core/cli/chat_loop.h"
 #include "core/cli/chat_session.h"
 #include "core/cli/commands.h"
@@ -64,23 +68,48 @@ absl::StatusOr<std::vector<LogitBias>> ParseLogitBias(const std::vector<std::str
     const std::vector<std::string> entries = absl::StrSplit(value, ',');
     for (const std::string& entry : entries) {
       const size_t equals = entry.find('=');
-      LogitBias bias{};
-      const auto whole = [](const std::string& text, auto* number) {
-        const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *number);
-        return error == std::errc() && end == text.data() + text.size();
-      };
-      if (equals == std::string::npos || !whole(entry.substr(0, equals), &bias.id) ||
-          !whole(entry.substr(equals + 1), &bias.bias)) {
+      if (equals == std::string::npos) {
         return absl::InvalidArgumentError(
-            absl::StrCat("--logit-bias '", entry, "' is not TOKEN_ID=BIAS, such as 42=-100"));
+            absl::StrCat("--logit-bias is '", Printable(entry), "'; use TOKEN_ID=BIAS, such as 42=-100"));
       }
-      biases.push_back(bias);
+      auto id = ParseNumber<int32_t>("the token of --logit-bias", entry.substr(0, equals), {.min = 0});
+      if (!id.ok()) return id.status();
+      auto bias = ParseNumber<double>("the bias of --logit-bias", entry.substr(equals + 1), {-100, 100});
+      if (!bias.ok()) return bias.status();
+      biases.push_back({*id, *bias});
     }
   }
   return biases;
 }
 
-double PerSecond(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+// No token covers more bytes than the longest one has: megabytes that cannot fit are refused before they are encoded.
+int64_t FewestTokens(const Tokenizer& tokenizer, std::string_view text) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.Piece(id).size());
+  return static_cast<int64_t>((text.size() + longest - 1) / longest);
+}
+
+absl::Status NoRoom(const RunFlags& flags, const std::string& tokens, int64_t room) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the prompt has ", tokens, " and ",
+                   flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
+                   ", which leaves no room for an answer; shorten the prompt"));
+}
+
+// None where nothing was measured: an answer's first token comes out of the prompt.
+std::optional<double> PerSecond(int64_t tokens, double seconds) {
+  if (tokens < 1 || !(seconds > 0)) return std::nullopt;
+  return static_cast<double>(tokens) / seconds;
+}
+
+std::string SpeedLine(std::string_view what, int64_t tokens, std::optional<double> per_second) {
+  return fmt::format("{:<8} {}{}\n", what, CountOf(tokens, "token"),
+                     per_second ? fmt::format(", {:.1f} tokens/s", *per_second) : "");
+}
+
+nlohmann::json JsonSpeed(std::optional<double> per_second) {
+  return per_second ? nlohmann::json(*per_second) : nlohmann::json();
+}
 
 // What a bf16 cache of the same pages would take.
 uint64_t Bf16Bytes(const KvPlan& plan) {
@@ -90,20 +119,15 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
          static_cast<uint64_t>(plan.layers);
 }
 
-void PrintDevice(const Engine& engine, const Runner& runner) {
-  if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
-  fmt::print(stderr, "device   {} {} ({}), {} compute, {}\n", engine.device().id(), engine.device().info().name,
-             engine.device().info().arch, engine.flags().compute, runner.attention_kernel());
+std::string DeviceLines(const Engine& engine, const Runner& runner) {
+  std::string text;
+  if (!engine.device_choice().empty()) text += fmt::format("choice   {}\n", Printable(engine.device_choice()));
+  return text + fmt::format("device   {} {} ({}), {} compute, {}\n", engine.device().id(),
+                            Printable(engine.device().info().name), Printable(engine.device().info().arch),
+                            engine.flags().compute, Printable(runner.attention_kernel()));
 }
 
-void PrintSpeed(const std::vector<int32_t>& prompt, const Generation& g) {
-  fmt::print(stderr, "prompt   {} tokens, {:.1f} tokens/s\n", prompt.size(),
-             PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds));
-  fmt::print(stderr, "decode   {} tokens, {:.1f} tokens/s\n", g.ids.size(),
-             PerSecond(g.decode_steps, g.decode_seconds));
-}
-
-void PrintCache(const Engine& engine, Runner& runner) {
+std::string CacheLine(const Engine& engine, Runner& runner) {
   const KvPlan& kv = runner.plan().kv;
   std::string saved;
   const uint64_t bf16 = Bf16Bytes(kv);
@@ -111,13 +135,11 @@ void PrintCache(const Engine& engine, Runner& runner) {
     saved = fmt::format("; bf16 would take {}: {:.1f} % saved", HumanBytes(bf16),
                         100.0 * (1.0 - static_cast<double>(kv.total()) / static_cast<double>(bf16)));
   }
-  fmt::print(stderr,
-             "KV cache {}{} in all {} layers, {} tokens: {} planned, {} allocated (data {}, scales {}, padding {}, K "
-             "offsets {}){}\n",
-             DTypeName(kv.layout.k.data_type), engine.flags().kv_cache_dtype == "auto" ? " (auto)" : "", kv.layers,
-             static_cast<int64_t>(kv.layout.num_pages) * kv.layout.page_tokens, kv.total(),
-             runner.cache().allocated_bytes(), kv.pages.data, kv.pages.scales, kv.pages.padding, kv.offset_bytes,
-             saved);
+  return fmt::format(
+      "KV cache {}{} in all {} layers, {}: {} planned, {} allocated (data {}, scales {}, padding {}, K offsets {}){}\n",
+      DTypeName(kv.layout.k.data_type), engine.flags().kv_cache_dtype == "auto" ? " (auto)" : "", kv.layers,
+      CountOf(static_cast<int64_t>(kv.layout.num_pages) * kv.layout.page_tokens, "token"), kv.total(),
+      runner.cache().allocated_bytes(), kv.pages.data, kv.pages.scales, kv.pages.padding, kv.offset_bytes, saved);
 }
 
 void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
@@ -138,10 +160,10 @@ void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& promp
         {"padding", kv.pages.padding},
         {"k_offsets", kv.offset_bytes}}},
       {"timing",
-       {{"prompt_tokens_per_s", PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds)},
-        {"decode_tokens_per_s", PerSecond(g.decode_steps, g.decode_seconds)}}}};
+       {{"prompt_tokens_per_s", JsonSpeed(PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds))},
+        {"decode_tokens_per_s", JsonSpeed(PerSecond(g.decode_steps, g.decode_seconds))}}}};
   if (with_logprobs) document["logprobs"] = g.logprobs;
-  fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Print(document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 absl::Status Chat(const RunFlags& flags, Engine& engine, int64_t room) {
@@ -150,8 +172,7 @@ absl::Status Chat(const RunFlags& flags, Engine& engine, int64_t room) {
   auto runner = engine.PrepareRunner(engine.kv_options(), room, 1);
   if (!runner.ok()) return runner.status();
   if (auto status = engine.Load({runner->get()}); !status.ok()) return status;
-  PrintDevice(engine, **runner);
-  PrintCache(engine, **runner);
+  PrintToStderr(DeviceLines(engine, **runner) + CacheLine(engine, **runner));
   GenerateOptions options = flags.generate;
   if (!flags.has_max_new_tokens) options.max_new_tokens = kChatAnswerTokens;
   ChatSession session(*format, engine.tokenizer(), **runner,
@@ -166,6 +187,7 @@ absl::Status CheckChatFlags(const RunFlags& flags) {
   if (flags.has_file) other = "--file";
   if (flags.json) other = "--json";
   if (flags.no_special) other = "--no-special";
+  if (flags.tools == "-") other = "--tools -";
   if (other == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--chat reads messages from stdin and prints answers; leave ", other, " out"));
@@ -179,12 +201,6 @@ absl::Status Run(RunFlags& flags) {
     if (auto status = CheckChatFlags(flags); !status.ok()) return status;
   }
   if (auto status = flags.generate.sampling.Validate(); !status.ok()) return status;
-  if (flags.generate.max_new_tokens < 1) {
-    return absl::InvalidArgumentError("--max-new-tokens must be at least 1");
-  }
-  if (flags.generate.logprobs < 0 || flags.generate.logprobs > 1000) {
-    return absl::InvalidArgumentError("--logprobs must be 0 to 1000");
-  }
   if (flags.generate.logprobs > 0 && !flags.json) {
     return absl::InvalidArgumentError("--logprobs are part of the JSON document; add --json");
   }
@@ -197,7 +213,7 @@ absl::Status Run(RunFlags& flags) {
                                                    " and the model's context is ", context, " tokens"));
   }
   for (const int32_t id : flags.generate.stop_token_ids) {
-    if (id >= 0 && id < engine.model().config().vocab_size) continue;
+    if (id < engine.model().config().vocab_size) continue;
     return absl::InvalidArgumentError(absl::StrCat("--stop-token-id ", id, " is outside the model's vocabulary of ",
                                                    engine.model().config().vocab_size, " tokens"));
   }
@@ -213,20 +229,18 @@ absl::Status Run(RunFlags& flags) {
   }
   auto text = PromptText(flags, engine.tokenizer());
   if (!text.ok()) return text.status();
+  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
+  if (const int64_t fewest = FewestTokens(engine.tokenizer(), *text); fewest >= room) {
+    return NoRoom(flags, "at least " + CountOf(fewest, "token"), room);
+  }
   auto prompt =
       engine.tokenizer().Encode(*text, {.parse_special = !flags.no_special, .add_special = !flags.apply_chat_template});
   if (!prompt.ok()) return prompt.status();
   if (prompt->empty()) return absl::InvalidArgumentError("the prompt is empty: it has no token to continue from");
 
-  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
-  if (static_cast<int64_t>(prompt->size()) >= room) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the prompt has ", prompt->size(), " tokens and ",
-                     flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
-                     ", which leaves no room for an answer; shorten the prompt"));
-  }
-  // The cache is sized for this request unless more was asked for.
   const int64_t prompt_len = static_cast<int64_t>(prompt->size());
+  if (prompt_len >= room) return NoRoom(flags, CountOf(prompt_len, "token"), room);
+  // The cache is sized for this request unless more was asked for.
   const int64_t wanted = prompt_len + std::min(room - prompt_len, flags.generate.max_new_tokens);
   auto runner = engine.PrepareRunner(engine.kv_options(), flags.model.max_model_len > 0 ? room : wanted, 1);
   if (!runner.ok()) return runner.status();
@@ -234,7 +248,7 @@ absl::Status Run(RunFlags& flags) {
 
   const auto print = [&flags](std::string_view piece) {
     if (flags.json) return;
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    Print(piece);
     std::fflush(stdout);
   };
   Progress progress("reading the prompt");
@@ -244,11 +258,13 @@ absl::Status Run(RunFlags& flags) {
   if (flags.json) {
     PrintJson(engine, **runner, *prompt, *result, flags.generate.logprobs > 0);
   } else {
-    fmt::print("\n");
+    Print("\n");
     std::fflush(stdout);
-    PrintDevice(engine, **runner);
-    PrintSpeed(*prompt, *result);
-    PrintCache(engine, **runner);
+    const int64_t ids = static_cast<int64_t>(result->ids.size());
+    PrintToStderr(DeviceLines(engine, **runner) +
+                  SpeedLine("prompt", prompt_len, PerSecond(prompt_len, result->prompt_seconds)) +
+                  SpeedLine("decode", ids, PerSecond(result->decode_steps, result->decode_seconds)) +
+                  CacheLine(engine, **runner));
   }
   return absl::OkStatus();
 }
@@ -258,11 +274,11 @@ absl::Status Run(RunFlags& flags) {
 void AddRun(CLI::App& app, Command& chosen) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "generate text from a prompt");
-  flags->model.AddTo(*command);
+  flags->model.AddTo(*command, kStepTokens);
   flags->model.AddCacheTo(*command);
   GenerateOptions& g = flags->generate;
   CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt");
-  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt");
+  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt; - is standard input");
   command->add_flag("--chat", flags->chat,
                     "a conversation: messages from stdin, with line editing on a terminal; room for 8192 tokens and "
                     "answers of 1024 unless --max-model-len and -n say otherwise");
@@ -272,33 +288,31 @@ void AddRun(CLI::App& app, Command& chosen) {
   command->add_option("--tools", flags->tools, "JSON file with the tools (OpenAI form) that the chat template lists");
   command->add_flag("--no-special", flags->no_special, "special tokens in the prompt are plain text");
   CLI::Option* max_new =
-      command->add_option("-n,--max-new-tokens", g.max_new_tokens, "tokens to generate at most")->capture_default_str();
-  command->add_option("--temperature", g.sampling.temperature, "0: always the likeliest token")->capture_default_str();
-  command->add_option("--top-k", g.sampling.top_k, "draw from the k likeliest tokens; 0: all")->capture_default_str();
-  command->add_option("--top-p", g.sampling.top_p, "draw from the likeliest tokens of this total probability")
-      ->capture_default_str();
-  command->add_option("--min-p", g.sampling.min_p, "draw from tokens of this share of the likeliest one's probability")
-      ->capture_default_str();
-  command
-      ->add_option("--repetition-penalty", g.sampling.repetition_penalty,
-                   "weakens tokens that stand in the text; 1: off")
-      ->capture_default_str();
-  command
-      ->add_option("--presence-penalty", g.sampling.presence_penalty,
-                   "-2 to 2: weakens tokens that the answer has already")
-      ->capture_default_str();
-  command
-      ->add_option("--frequency-penalty", g.sampling.frequency_penalty,
-                   "-2 to 2: the same for every time that the answer has them")
-      ->capture_default_str();
+      AddNumber<int64_t>(*command, "-n,--max-new-tokens", {.min = 1}, &g.max_new_tokens, "tokens to generate at most");
+  AddNumber<double>(*command, "--temperature", {.min = 0}, &g.sampling.temperature, "0: always the likeliest token");
+  AddNumber<int64_t>(*command, "--top-k", {.min = 0}, &g.sampling.top_k, "draw from the k likeliest tokens; 0: all");
+  AddNumber<double>(*command, "--top-p", {0, 1}, &g.sampling.top_p,
+                    "draw from the likeliest tokens of this total probability");
+  AddNumber<double>(*command, "--min-p", {0, 1}, &g.sampling.min_p,
+                    "draw from tokens of this share of the likeliest one's probability");
+  AddNumber<double>(*command, "--repetition-penalty", {.min = 0}, &g.sampling.repetition_penalty,
+                    "weakens tokens that stand in the text; 1: off");
+  AddNumber<double>(*command, "--presence-penalty", {-2, 2}, &g.sampling.presence_penalty,
+                    "weakens tokens that the answer has already");
+  AddNumber<double>(*command, "--frequency-penalty", {-2, 2}, &g.sampling.frequency_penalty,
+                    "the same for every time that the answer has them");
   command->add_option("--logit-bias", flags->logit_bias, "TOKEN_ID=BIAS,... : -100 (never) to 100 (repeatable)")
       ->allow_extra_args(false);
-  command->add_option("--seed", g.sampling.seed, "same seed, same text")->capture_default_str();
+  AddNumber<uint64_t>(*command, "--seed", {}, &g.sampling.seed, "same seed, same text");
   command->add_option("--stop", g.stop, "end before this text (repeatable)")->allow_extra_args(false);
-  command->add_option("--stop-token-id", g.stop_token_ids, "end at this token (repeatable)")->allow_extra_args(false);
+  AddNumber<int32_t>(
+      *command, "--stop-token-id", {.min = 0}, [&g](int32_t id) { g.stop_token_ids.push_back(id); },
+      "end at this token (repeatable)")
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->allow_extra_args(false);
   command->add_flag("--ignore-eos", g.ignore_eos, "go on past the model's end tokens");
-  command->add_option("--logprobs", g.logprobs, "with --json: this many likeliest tokens per step")
-      ->capture_default_str();
+  AddNumber<int32_t>(*command, "--logprobs", {0, 1000}, &g.logprobs,
+                     "with --json: this many likeliest tokens per step");
   command->add_flag("--json", flags->json, "one JSON document on stdout instead of the text");
   command->callback([flags, prompt, file, system, max_new, &chosen] {
     flags->has_prompt = prompt->count() > 0;

@@ -15,7 +15,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "fmt/format.h"
+#include "core/base/command_line.h"
+#include "core/base/message_text.h"
 
 namespace octet {
 namespace {
@@ -190,8 +191,8 @@ class TerminalReader : public LineReader {
   void Warn(const absl::Status& status) {
     if (status.ok()) return;
     history_path_.clear();
-    fmt::print(stderr, "octet: warning: what you type is not kept for the next time: {}\n",
-               std::string(status.message()));
+    PrintToStderr(absl::StrCat("octet: warning: what you type is not kept for the next time: ",
+                               Printable(std::string(status.message())), "\n"));
   }
 
   std::string prompt_;

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/message_text.h"
 #include "core/gguf/gguf_parser.h"
 #include "octet/gguf_blocks.h"
 
@@ -59,9 +59,7 @@ absl::StatusOr<T> Or(const GgufFile& file, std::string_view key, T absent, Gette
 
 std::string QuoteName(std::string_view name) {
   constexpr size_t kShown = 80;
-  const std::string_view shown = name.substr(0, kShown);
-  return absl::StrCat("'", absl::CHexEscape(absl::string_view(shown.data(), shown.size())),
-                      name.size() > kShown ? "..." : "", "'");
+  return absl::StrCat("'", Printable(name.substr(0, kShown)), name.size() > kShown ? "..." : "", "'");
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/base/mapped_file.h"
+#include "core/base/message_text.h"
 #include "core/loader/elf_preflight.h"
 #include "core/loader/host_table.h"
 #include "core/loader/open_library.h"
@@ -88,7 +89,7 @@ class Search {
     }
     std::sort(found.begin(), found.end());
     searched_.push_back(
-        absl::StrCat(canonical.string(), " (", found.size(), found.size() == 1 ? " file" : " files", remark, ")"));
+        absl::StrCat(canonical.string(), " (", CountOf(static_cast<int64_t>(found.size()), "file"), remark, ")"));
     for (const fs::path& path : found) AddFile(path);
   }
 
@@ -378,6 +379,12 @@ absl::StatusOr<std::unique_ptr<Device>> Registry::Open(const std::string& device
   if (name.empty() || !digits || !absl::SimpleAtoi(number, &index)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", device, "' is no device; write auto, NAME or NAME:NUMBER (", have, ")"));
+  }
+  if (name == "auto") {
+    return absl::InvalidArgumentError(absl::StrCat("'", device,
+                                                   "' is no device: auto takes no number, as it picks the "
+                                                   "device itself; write auto, NAME or NAME:NUMBER (",
+                                                   have, ")"));
   }
   for (const Ready& r : ready) {
     if (reports_[r.report].name == name && r.index == index) return open(r);

@@ -151,7 +151,7 @@ class InAPipe(Case):
         self.assertEqual(code, 2)
         self.assertEqual(out, expected)
         for says in ("octet: there is no command '/no such'", "not like this", "room for 200", "/reset",
-                     "octet: 3 of the lines"):
+                     "octet: 3 lines could not be used"):
             self.assertIn(says, err)
 
     def test_a_full_context_is_told(self):
@@ -218,7 +218,7 @@ class Flags(Case):
         self.fails(3, "--chat", "--tools", tools, says="--tools", name="no_tools")
         for text in ("", "{", "{}", "[]", '[{"type": "function"}]'):
             bad = self.file("bad.json", text)
-            self.fails(2, "--chat", "--tools", bad, says=["--tools", "bad.json"])
+            self.fails(2, "--chat", "--tools", bad, says="bad.json")
         self.fails(2, "--chat", "--tools", os.path.join(self.folder, "none.json"), says="none.json")
 
     def test_penalties_and_bias(self):
@@ -232,12 +232,11 @@ class Flags(Case):
         self.assertEqual(set(text(*near, "--presence-penalty", 2, "--frequency-penalty", 1)), {"a", "b"})
         for value in ("5", "5=", "=5", "a=1", "5=x", "5=1,", "", "5=1=1", "99999999999=1", "5 =1"):
             self.fails(2, "-p", "x", f"--logit-bias={value}", says="--logit-bias")
-        for value, says in (("258=1", "258"), ("5=101", "-100 and 100"), ("5=nan", "-100 and 100"), ("5=1,5=2", "twice"),
-                            ("-5=1", "token -5")):
+        for value, says in (("258=1", "258"), ("5=101", "100"), ("5=nan", "nan"), ("5=1,5=2", "twice"), ("-5=1", "-5")):
             self.fails(2, "-p", "x", f"--logit-bias={value}", says=says)
         for flag in ("presence", "frequency"):
             for value in ("2.5", "-3", "nan", "inf"):
-                self.fails(2, "-p", "x", f"--{flag}-penalty={value}", says=f"{flag}_penalty")
+                self.fails(2, "-p", "x", f"--{flag}-penalty={value}", says=f"--{flag}-penalty")
 
 
 class OnATerminal(Case):
@@ -338,9 +337,9 @@ class OnATerminal(Case):
         terminal.type("\x1b[200~/one\rtwo\x1b[31m\tthree\r\x1b[201~")
         terminal.wait_for(b"three")
         terminal.type("\r")
-        terminal.wait_for(rb"no command '/one two\[31m three'.*> ")
+        terminal.wait_for(rb"no command '/one\\x0atwo\[31m\\x09three'.*> ")
         terminal.type("/a\x1b\rb\r")  # Alt-Enter
-        terminal.wait_for(rb"no command '/a b'.*> ")
+        terminal.wait_for(rb"no command '/a\\x0ab'.*> ")
         terminal.type("/exit\r")
         self.assertEqual(terminal.ends(), 0)
 

@@ -2,11 +2,13 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <vector>
 
 #include "core/base/mapped_file.h"
+#include "core/base/message_text.h"
 #include "core/base/thread_pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -50,6 +52,17 @@ TEST(ThreadPoolTest, RunsManyShortLoopsInARow) {
   EXPECT_THAT(touches.count, ::testing::Each(2000));
 }
 
+// With workers that spin, or with all of them woken, this takes minutes.
+TEST(ThreadPoolTest, ManyMoreThreadsThanCpusStayUsable) {
+  ThreadPool pool(512);
+  Touches touches{&pool, std::vector<int>(2048), std::vector<std::atomic<int>>(512)};
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < 300; ++i) pool.ParallelFor(2048, Touch, &touches);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  EXPECT_THAT(touches.count, ::testing::Each(300));
+  EXPECT_FALSE(touches.shared_worker);
+}
+
 TEST(ThreadPoolTest, ALoopInsideALoopRunsInline) {
   ThreadPool pool(3);
   Touches touches{&pool, std::vector<int>(64), std::vector<std::atomic<int>>(8)};
@@ -88,6 +101,23 @@ TEST(ThreadPoolTest, CallersOnSeveralThreadsTakeTurns) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(wrong, 0);
+}
+
+TEST(MessageTextTest, PrintableLeavesNoControlCharacterAndNoInvalidByte) {
+  EXPECT_EQ(Printable("plain, Grüße, 世界 🙂 \\"), "plain, Grüße, 世界 🙂 \\");
+  EXPECT_EQ(Printable("a\n\x1b[31m\x7f"), "a\\x0a\\x1b[31m\\x7f");
+  EXPECT_EQ(Printable(std::string_view("\0", 1)), "\\x00");
+  EXPECT_EQ(Printable("\xc2\x9b\xc2\xa0"), "\\xc2\\x9b\xc2\xa0");             // C1; no-break space
+  EXPECT_EQ(Printable("\xff\xc3(\xe2\x82"), "\\xff\\xc3(\\xe2\\x82");         // never; cut short
+  EXPECT_EQ(Printable("\xc0\xaf\xe0\x80\xaf"), "\\xc0\\xaf\\xe0\\x80\\xaf");  // overlong
+  EXPECT_EQ(Printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");                    // a surrogate
+  EXPECT_EQ(Printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");           // above U+10FFFF
+}
+
+TEST(MessageTextTest, OneIsSingular) {
+  EXPECT_EQ(CountOf(1, "token"), "1 token");
+  EXPECT_EQ(CountOf(0, "token"), "0 tokens");
+  EXPECT_EQ(CountOf(2, "file"), "2 files");
 }
 
 TEST(MappedFileTest, ReadsWhatWasWrittenAndNamesWhatItCannotOpen) {
