@@ -21,18 +21,36 @@ function(octet_add_library name)
   target_link_libraries(${name} PUBLIC ${arg_DEPS} PRIVATE octet_build_flags)
 endfunction()
 
-# octet_add_test(NAME SOURCES ... DEPS ... [LABELS ...]): one GoogleTest program, one ctest entry.
-# Labels: "threaded" also runs under the thread sanitizer; "model" uses a downloaded model; "slow" is left out under sanitizers;
-# "long" runs in scripts/test --full only.
+# octet_optimize(TARGET...): optimized in every configuration. Debug and sanitizer builds compile everything else without, which
+# halves their time; code that loops over whole tensors or texts would make their tests slow instead.
+function(octet_optimize)
+  foreach(target ${ARGN})
+    target_compile_options(${target} PRIVATE -O2)
+  endforeach()
+endfunction()
+
+# octet_add_test(NAME SOURCES ... DEPS ... [THREADED FILTER] [LABELS ...]): one GoogleTest program, one ctest entry.
+# THREADED: the cases that also run under the thread sanitizer, as --gtest_filter takes them: those in which threads meet.
+# Labels: "model" uses a downloaded model; "slow" is left out under sanitizers; "long" runs in scripts/test --full only;
+# "threaded" comes from THREADED.
 function(octet_add_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(arg "" "THREADED;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)
   add_executable(${name} ${arg_SOURCES})
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${arg_DEPS} GTest::gmock GTest::gtest_main octet_build_flags)
   target_compile_definitions(${name} PRIVATE
     OCTET_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" OCTET_BUILD_DIR="${PROJECT_BINARY_DIR}" OCTET_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  add_test(NAME ${name} COMMAND ${name})
+  # A test's own code is run once: compiling it for speed costs more than it saves.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  set(arguments "")
+  if(arg_THREADED)
+    list(APPEND arg_LABELS threaded)
+    if(OCTET_SANITIZE STREQUAL "thread")
+      set(arguments "--gtest_filter=${arg_THREADED}")
+    endif()
+  endif()
+  add_test(NAME ${name} COMMAND ${name} ${arguments})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)
   endif()

@@ -323,10 +323,11 @@ absl::StatusOr<std::unique_ptr<Registry>> Registry::Load(const RegistryOptions& 
 }
 
 absl::StatusOr<std::unique_ptr<Device>> Registry::Open(const std::string& device, const std::string& options) {
-  // Everything that could be opened, best first for "auto": GPU, other accelerator, CPU; else in the order found.
+  // Everything that could be opened, best first for "auto": GPU, other accelerator, CPU, and of several CPU
+  // backends the one with more SIMD lanes; else in the order found.
   struct Ready {
     size_t report, index;
-    int rank;
+    std::pair<int, int64_t> rank;
   };
   std::vector<Ready> ready;
   std::vector<std::string> not_ready, left_out;  // the latter by the user's own choice
@@ -339,7 +340,9 @@ absl::StatusOr<std::unique_ptr<Device>> Registry::Open(const std::string& device
     }
     for (size_t d = 0; d < report.devices.size() && report.state == BackendState::kReady; ++d) {
       const DeviceInfo::Kind kind = report.devices[d].kind;
-      ready.push_back({i, d, kind == DeviceInfo::Kind::kGpu ? 0 : kind == DeviceInfo::Kind::kOther ? 1 : 2});
+      if (kind == DeviceInfo::Kind::kGpu) ready.push_back({i, d, {0, 0}});
+      if (kind == DeviceInfo::Kind::kOther) ready.push_back({i, d, {1, 0}});
+      if (kind == DeviceInfo::Kind::kCpu) ready.push_back({i, d, {2, -int64_t{report.devices[d].lanes}}});
     }
   }
   std::stable_sort(ready.begin(), ready.end(), [](const Ready& a, const Ready& b) { return a.rank < b.rank; });

@@ -49,10 +49,11 @@ class Registry {
   // What was searched, in order, for people: "/opt/octet/lib/octet/backends (2 files)".
   const std::vector<std::string>& searched() const { return searched_; }
 
-  // "auto" takes the first ready GPU, then another accelerator, then the CPU; "cuda" is "cuda:0". A named device that
-  // is not ready is an error with its reason and never another device: Unavailable (known backend, not ready), NotFound
-  // (no such backend or index; the sentence lists what there is) or InvalidArgument (neither "auto", NAME nor
-  // NAME:NUMBER). `options` is handed to the backend's open, whose errors are passed on.
+  // "auto" takes the first ready GPU, then another accelerator, then the CPU (of several backends for it, the one with
+  // more SIMD lanes); "cuda" is "cuda:0". A named device that is not ready is an error with its reason and never
+  // another device: Unavailable (known backend, not ready), NotFound (no such backend or index; the sentence lists what
+  // there is) or InvalidArgument (neither "auto", NAME nor NAME:NUMBER). `options` is handed to the backend's open,
+  // whose errors are passed on.
   absl::StatusOr<std::unique_ptr<Device>> Open(const std::string& device, const std::string& options = "");
 
   // The sentence that says what "auto" chose and why; empty before Open("auto").

@@ -4,6 +4,7 @@
   interfaces         -> interfaces and the standard library, nothing else
   core               -> core, interfaces
   backends/X         -> backends/X, interfaces; cuda and rocm also backends/gpu, the source they share
+  examples/X         -> examples/X, interfaces: a copy must build without this tree
   tests/reference    -> tests/reference, interfaces
   tests/conformance  -> tests/conformance, tests/reference, interfaces, core/loader, core/base (what the loader stands on)
 
@@ -21,7 +22,7 @@ import tempfile
 from pathlib import Path, PurePosixPath
 
 SUFFIXES = {".h", ".hh", ".hpp", ".inc", ".c", ".cc", ".cpp", ".cu", ".cuh", ".hip"}
-AREAS = ("interfaces", "core", "backends", "tests/reference", "tests/conformance")
+AREAS = ("interfaces", "core", "backends", "examples", "tests/reference", "tests/conformance")
 INCLUDE = re.compile(r'^\s*#\s*(?:include|include_next|import)\s*(?:"([^"]+)"|<([^>]+)>)')
 
 STANDARD_HEADERS = frozenset("""
@@ -72,6 +73,9 @@ def complaint(source, target, header):
         own = PurePosixPath(*source.parts[:2])
         shared = ["backends/gpu"] if own.name in ("cuda", "rocm") else []
         return None if within(target, own, *shared) else f"{own} may include only itself and interfaces"
+    if within(source, "examples"):
+        own = PurePosixPath(*source.parts[:2])
+        return None if within(target, own) else f"{own} may include only itself and interfaces"
     if within(source, "tests/reference"):
         return None if within(target, "tests/reference") else "tests/reference may include only itself and interfaces"
     allowed = ("tests/conformance", "tests/reference", "core/loader", "core/base")
@@ -125,6 +129,9 @@ PLANTS = [
     ("backends/cpu/planted.cc", "#include <immintrin.h>", False),
     ("backends/cuda/planted.cu", '#include "backends/gpu/runtime.h"', False),
     ("backends/gpu/planted.cuh", '#include "backends/cuda/planted.h"', True),
+    ("examples/backend_template/planted.cc", '#include "core/base/mapped_file.h"', True),
+    ("examples/backend_template/planted.cc", '#include "backends/cpu/planted.h"', True),
+    ("examples/backend_template/planted.cc", '#include "octet/plugin.hpp"', False),
     ("tests/reference/planted.cc", '#include "core/loader/registry.h"', True),
     ("tests/reference/planted.cc", '#include "octet/tensor.h"', False),
     ("tests/conformance/planted.cc", '#include "core/base/thread_pool.h"', False),

@@ -62,6 +62,26 @@ TEST(RunnerMemoryTest, TheDeviceHoldsWhatThePlanSaid) {
   }
 }
 
+TEST(RunnerMemoryTest, TheWeightsTypeDoesNotChangeTheCache) {
+  for (const DType weights : {DType::kF32, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
+    RandomModelSpec spec = Spec();
+    for (const char* name :
+         {"attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "token_embd"}) {
+      spec.types[name] = weights;
+    }
+    const TinyEngine engine(RandomModel(spec).File());
+    ASSERT_TRUE(engine.status().ok()) << engine.status();
+    for (const DType dtype : {DType::kBF16, DType::kI8}) {
+      const auto runner = Runner::Prepare(engine.model(), engine.Options(dtype));
+      ASSERT_TRUE(runner.ok()) << runner.status();
+      const KvPlan& kv = (*runner)->plan().kv;
+      EXPECT_EQ(kv.layout.k.data_type, dtype) << DTypeName(weights);
+      EXPECT_EQ(kv.layout.v.data_type, dtype) << DTypeName(weights);
+      EXPECT_EQ(kv.offset_bytes > 0, dtype == DType::kI8) << DTypeName(weights);
+    }
+  }
+}
+
 TEST(RunnerOptionsTest, OptionsThatDoNotFitTheModelAreRefused) {
   const TinyEngine engine(RandomModel(Spec()).File());
   ASSERT_TRUE(engine.status().ok()) << engine.status();

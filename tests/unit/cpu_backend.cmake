@@ -1,2 +1,2 @@
-octet_add_test(cpu_backend_test SOURCES cpu_attention_test.cc cpu_quant_test.cc cpu_dense_test.cc cpu_half_test.cc cpu_vec_test.cc DEPS octet_cpu_static
-                   octet_base LABELS threaded)
+octet_add_test(cpu_backend_test SOURCES cpu_attention_test.cc cpu_dense_test.cc cpu_half_test.cc cpu_quant_test.cc cpu_vec_test.cc
+  DEPS octet_cpu_static octet_base THREADED "*")

@@ -294,7 +294,7 @@ TEST_F(LoaderTest, SelectionKeepsOrRemovesByName) {
   const auto device = registry->Open("gpu:1");
   EXPECT_EQ(device.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(device.status().message()),
-              AllOf(HasSubstr("left out by OCTET_BACKENDS=-gpu"), HasSubstr("ready: good:0")));
+              AllOf(HasSubstr("left out by OCTET_BACKENDS=-gpu"), HasSubstr("ready: "), HasSubstr("good:0")));
   setenv("OCTET_BACKENDS", "good,nonesuch", 1);
   registry = Load({PluginPath("gpu"), PluginPath("good")});
   EXPECT_EQ(registry->reports()[0].state, BackendState::kDeselected);
@@ -317,6 +317,15 @@ TEST_F(LoaderTest, AutoPrefersAGpuAndSaysWhy) {
   EXPECT_EQ((*registry->Open("gpu:1"))->info().name, "Acme 200");
   // A device that fails to open is an error, not a reason to take another one.
   EXPECT_EQ(registry->Open("auto", "fail=1").status(), absl::DataLossError("gpu:0: the device fell off the bus"));
+}
+
+// A vendor's first backend, plain loops, sits beside a tuned one.
+TEST_F(LoaderTest, AutoPrefersTheCpuBackendWithMoreLanes) {
+  setenv("OCTET_BACKENDS", "good,wide", 1);
+  const auto registry = Load({PluginPath("good"), PluginPath("wide")});
+  const auto device = registry->Open("auto");
+  ASSERT_TRUE(device.ok()) << device.status();
+  EXPECT_EQ(registry->choice(), "auto chose wide:0 (Acme 100) over wide:1, good:0");
 }
 
 TEST_F(LoaderTest, ANamedDeviceIsNeverReplaced) {

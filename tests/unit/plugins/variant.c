@@ -49,7 +49,11 @@ static octet_code count(uint32_t* out, octet_error* error) {
 
 static octet_code describe(uint32_t index, octet_device_info* out, octet_error* error) {
   (void)error;
+#if defined(VARIANT_WIDE_CPU)
+  out->kind = OCTET_DEVICE_CPU;
+#else
   out->kind = OCTET_DEVICE_GPU;
+#endif
   memcpy(out->name, index == 0 ? "Acme 100" : "Acme 200", 9);
   memcpy(out->arch, "acme1", 6);
   out->memory_bytes = 1u << 30;
