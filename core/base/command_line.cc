@@ -98,7 +98,9 @@ std::string Sentence(CLI::App& app, const CLI::ParseError& error, const std::str
   const std::vector<std::string> unknown = app.remaining(true);
   std::string text = what;
   if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr && !unknown.empty()) {
-    text = name + " does not take '" + unknown.front() + "'";
+    text = unknown.front() == first && &command != &app
+               ? "'" + first + "' stands before the command; write " + name + " first"
+               : name + " does not take '" + unknown.front() + "'";
   } else if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr ||
              dynamic_cast<const CLI::ConversionError*>(&error) != nullptr) {
     text = AboutValues(command, what);

@@ -26,7 +26,8 @@ struct TokenizeFlags {
 
 absl::StatusOr<std::vector<int32_t>> ParseIds(const std::string& text) {
   std::vector<int32_t> ids;
-  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+  if (text.empty()) return ids;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
     const absl::string_view number = absl::StripAsciiWhitespace(part);
     auto id = ParseNumber<int32_t>("a token id of --decode", {number.data(), number.size()}, {.min = 0});
     if (!id.ok()) return id.status();

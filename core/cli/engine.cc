@@ -19,8 +19,8 @@ absl::Status CheckFlags(const ModelFlags& flags) {
   }
   if (flags.kv_scales != "dynamic") {
     return absl::UnimplementedError(
-        absl::StrCat("--kv-scales ", flags.kv_scales,
-                     " is not supported; use dynamic, the default, whose scales need no calibration"));
+        absl::StrCat("--kv-scales '", flags.kv_scales,
+                     "' is not supported; use dynamic, the default, whose scales need no calibration"));
   }
   return absl::OkStatus();
 }

@@ -88,6 +88,7 @@ class WithoutModel(Case):
         for command in ("fly", "bench", ""):
             self.fails(2, command, "-m", "x", says=["command", "run info tokenize quality"])
         self.fails(2, "--model", "x", "run", says="--model")
+        self.fails(2, "--threads", "2", "info", says="'--threads' stands before the command; write octet info first")
         self.fails(2, "run", "-p", "x", says="--model")
         self.fails(2, "run", "-m", "x", "--no-such-flag", says="--no-such-flag")
         self.fails(2, "run", "-m", "x", "--kv-layers-16bit", "0,1", says="does not take '--kv-layers-16bit'")
@@ -474,6 +475,9 @@ class WithModel(Case):
         self.assertEqual(document["ids"], list(map(int, ids.split(","))))
         self.fails(2, "tokenize", "-m", self.model, "--decode", "1,two", says="two")
         self.fails(2, "tokenize", "-m", self.model, "--decode", "49152", says="49152")
+        self.fails(2, "tokenize", "-m", self.model, "--decode", "1,,2", says="''")
+        self.fails(2, "tokenize", "-m", self.model, "--decode", "0x10", says="'0x10'")
+        self.assertEqual(self.json_of("tokenize", "-m", self.model, "--decode", " 1, 002")["ids"], [1, 2])
         self.fails(2, "tokenize", "-m", self.model, "--decode=-1")
         self.fails(2, "tokenize", "-m", self.model, "-p", "x", "--decode", "1")
         self.fails(2, "tokenize", "-m", self.model)

@@ -301,7 +301,7 @@ TEST(GgufFileTest, BrokenMetadataIsRefused) {
   EXPECT_THAT(ErrorOf(unnamed), HasSubstr("metadata key number 0 has 0 bytes"));
   GgufWriter control;
   control.U32("a\x1b[2J\n", 1).U32("a\x1b[2J\n", 1);
-  EXPECT_THAT(ErrorOf(control), HasSubstr("'a\\x1b[2J\\n' appears twice"));
+  EXPECT_THAT(ErrorOf(control), HasSubstr("'a\\x1b[2J\\x0a' appears twice"));
 }
 
 TEST(GgufFileTest, BadAlignmentIsRefused) {
