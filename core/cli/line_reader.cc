@@ -124,8 +124,9 @@ class TerminalReader : public LineReader {
     if (line == nullptr || size <= 0) {
       std::fputs("\n", stdout);
       std::fflush(stdout);
-      if (std::exchange(interrupted_, false) || (size < 0 && error == EINTR))
+      if (std::exchange(interrupted_, false) || (size < 0 && error == EINTR)) {
         return InputLine{InputLine::Kind::kInterrupted, ""};
+      }
       if (size < 0 && error != EIO) return ReadError(error);  // EIO: the terminal is gone
       return InputLine{};
     }
@@ -157,10 +158,13 @@ class TerminalReader : public LineReader {
     const std::string folder = absl::StrCat(state, "/octet");
     if (auto status = MakeFolders(folder); !status.ok()) return Warn(status);
     history_path_ = absl::StrCat(folder, "/history");
+    struct stat file;
+    if (stat(history_path_.c_str(), &file) == 0 && file.st_size == 0) return;
     HistEvent event;
     errno = 0;
     if (history(history_, &event, H_LOAD, history_path_.c_str()) < 0 && errno != ENOENT) {
-      Warn(absl::UnknownError(absl::StrCat(history_path_, " is no history of this editor, or cannot be read")));
+      Warn(absl::UnknownError(
+          absl::StrCat(history_path_, " is no history of this editor or cannot be read; remove it to start anew")));
     }
   }
 

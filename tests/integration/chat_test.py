@@ -55,7 +55,7 @@ class Terminal:
         os.close(terminal)
         self.shown = b""
         case.addCleanup(self.close)
-        self.wait_for(b"> ")
+        self.greeting = self.wait_for(b"> ")
 
     def close(self):
         if self.process.poll() is None:
@@ -321,16 +321,21 @@ class OnATerminal(Case):
     def test_a_history_that_cannot_be_kept_is_one_warning(self):
         Path(self.folder, "state").write_text("a file where the folder should be")
         terminal = Terminal(self, XDG_STATE_HOME=os.path.join(self.folder, "state"))
+        self.assertEqual(terminal.greeting.count(b"octet: warning: "), 1)
         terminal.type("/help\r")
         terminal.wait_for(rb"/reset   starts.*> ")
         terminal.type("/exit\r")
         self.assertEqual(terminal.ends(), 0)
         os.remove(os.path.join(self.folder, "state"))
-        Path(self.folder, ".local/state/octet").mkdir(parents=True)
-        Path(self.folder, ".local/state/octet/history").write_bytes(b"\xff\0 no history\n" * 50)
-        terminal = Terminal(self)
-        terminal.type("/exit\r")
-        self.assertEqual(terminal.ends(), 0)
+        history = Path(self.folder, ".local/state/octet/history")
+        history.parent.mkdir(parents=True)
+        for content, damaged in ((b"\xff\0 no history\n" * 50, True), (b"", False)):
+            history.write_bytes(content)
+            terminal = Terminal(self)
+            self.assertEqual(b"remove it" in terminal.greeting, damaged)
+            terminal.type("/exit\r")
+            self.assertEqual(terminal.ends(), 0)
+            self.assertEqual(history.read_bytes().startswith(b"_HiStOrY_V2_"), not damaged)
 
     def test_pasted_lines_are_one_message(self):
         terminal = Terminal(self)
