@@ -41,7 +41,6 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
                                                      " MiB, the most that is read as one text; give a shorter one"));
     }
   }
-  if (text.empty()) return absl::InvalidArgumentError(absl::StrCat(name, " is empty"));
   return text;
 }
 

@@ -12,7 +12,7 @@ namespace octet {
 inline constexpr int64_t kMaxTextBytes = 64 << 20;
 
 // All that `path` holds, or for "-" standard input; waits for the writer of a pipe. NotFound where there is no such
-// file, InvalidArgument where it cannot be read, is empty or has more than kMaxTextBytes; the message names it.
+// file, InvalidArgument where it cannot be read or has more than kMaxTextBytes; the message names it.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
 }  // namespace octet

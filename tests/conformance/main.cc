@@ -4,8 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <random>
 #include <string>
@@ -15,6 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "core/base/command_line.h"
 #include "core/base/mapped_file.h"
+#include "core/base/text_file.h"
 #include "core/base/thread_pool.h"
 #include "core/loader/elf_preflight.h"
 #include "core/loader/host_table.h"
@@ -96,18 +95,12 @@ absl::Status OpenSubject(const Options& options, ThreadPool* pool) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError("cannot read " + path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 // A file, or the name of one that was installed with the kit.
 absl::StatusOr<std::string> ReadProfileText(const std::string& name) {
-  if (name.find('/') != std::string::npos) return ReadText(name);
+  if (name.find('/') != std::string::npos) return ReadTextFile(name);
   const auto folder =
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../share/octet/conformance/profiles";
-  const auto text = ReadText((folder / (name + ".txt")).lexically_normal().string());
+  const auto text = ReadTextFile((folder / (name + ".txt")).lexically_normal().string());
   if (text.ok()) return text;
   return absl::NotFoundError("there is no profile '" + name + "': " + std::string(text.status().message()));
 }
@@ -133,7 +126,7 @@ absl::StatusOr<ReportOptions> ReadLists(const Options& options) {
     lists.profiles.push_back(*std::move(profile));
   }
   if (options.expect.empty()) return lists;
-  const auto text = ReadText(options.expect);
+  const auto text = ReadTextFile(options.expect);
   if (!text.ok()) return text.status();
   auto expectations = ParseExpectations(*text);
   if (expectations.ok()) {

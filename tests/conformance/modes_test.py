@@ -89,6 +89,12 @@ class Modes(unittest.TestCase):
             self.assertEqual(code, 2)
             self.assertIn(sentence, err)
 
+    def test_lists_that_cannot_be_read(self):
+        for path in ("/", "/dev/zero", self.folder / "missing"):
+            self.refuses("--expect", path, says=str(path))
+        self.refuses("--profile", "/", says="cannot read /")
+        self.assertEqual(run("--filter", DENSE, "--expect", self.file("none", ""))[0], 0)
+
     def test_no_unsupported(self):
         self.assertEqual(run("--filter", LATENT, "--no-unsupported")[0], 1)
         self.assertEqual(run("--filter", DENSE, "--no-unsupported")[0], 0)

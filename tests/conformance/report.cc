@@ -124,8 +124,9 @@ bool Report::Finish() {
     if (count++ == 0) first = r.name;
   }
   for (const auto& [reason, cases] : reasons) {
-    std::printf("%-12s %s and %d more: %s\n", reason.starts_with(kNotRun) ? "not-run" : "unsupported",
-                cases.second.c_str(), cases.first - 1, Printable(reason).c_str());
+    std::printf("%-12s %s%s: %s\n", reason.starts_with(kNotRun) ? "not-run" : "unsupported", cases.second.c_str(),
+                cases.first > 1 ? absl::StrCat(" and ", cases.first - 1, " more").c_str() : "",
+                Printable(reason).c_str());
   }
   CheckProfiles();
   for (const std::string& failure : profile_failures_) std::printf("profile      %s\n", Printable(failure).c_str());

@@ -291,10 +291,11 @@ class WithModel(Case):
         self.assertEqual(json.loads(process.communicate(timeout=240)[0])["prompt_ids"], expected)
         self.assertEqual(self.json_of("tokenize", "-m", self.model, "-f", self.file("p.txt", PROMPT.encode()))["ids"],
                          json.loads(run("tokenize", "-m", self.model, "--json", "-f", "-", input=PROMPT.encode()).stdout)["ids"])
-        for command in (["run"], ["tokenize"], ["quality"]):
-            done = run(*command, "-m", self.model, "-f", "-", input=b"")
+        for command, says in (("run", b"octet: the prompt is empty"), ("quality", b"octet: the text has 0 tokens")):
+            done = run(command, "-m", self.model, "-f", "-", input=b"")
             self.assertEqual(done.returncode, 2)
-            self.assertIn(b"octet: standard input is empty", done.stderr)
+            self.assertIn(says, done.stderr)
+        self.assertEqual(run("tokenize", "-m", self.model, "-f", "-", input=b"").stdout, b"\n")
         self.run_fails(2, "-f", "/dev/zero", says="64 MiB")
 
     def test_one_token_has_no_speed(self):
