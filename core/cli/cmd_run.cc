@@ -1,4 +1,4 @@
-// octet run: generates text from a prompt, streamed as it comes.
+// octet run: generates text from a prompt, streamed as it comes, or holds a conversation.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -10,32 +10,37 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "core/base/command_line.h"
 #include "core/base/message_text.h"
 #include "core/base/text_file.h"
+#include "core/cli/chat_loop.h"
+#include "core/cli/chat_session.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
 #include "core/cli/progress.h"
 #include "core/model/generator.h"
-#include "core/text/chat_template.h"
 #include "fmt/format.h"
 
 namespace octet {
 namespace {
 
 constexpr int32_t kStepTokens = 256;  // of a prompt, per step
+// Of a conversation, where --max-model-len and --max-new-tokens do not say.
+constexpr int64_t kChatTokens = 8192, kChatAnswerTokens = 1024;
 
 struct RunFlags {
   ModelFlags model;
-  std::string prompt, file, system;
-  bool has_prompt = false, has_file = false, has_system = false;
-  bool apply_chat_template = false, no_special = false, json = false;
+  std::string prompt, file, system, tools;
+  std::vector<std::string> logit_bias;
+  bool has_prompt = false, has_file = false, has_system = false, has_max_new_tokens = false;
+  bool chat = false, apply_chat_template = false, no_special = false, json = false;
   GenerateOptions generate;
 };
 
 absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& tokenizer) {
   if (flags.has_prompt + flags.has_file != 1) {
-    return absl::InvalidArgumentError("octet run takes one of --prompt and --file");
+    return absl::InvalidArgumentError("octet run takes one of --prompt, --file and --chat");
   }
   std::string text = flags.prompt;
   if (flags.has_file) {
@@ -44,23 +49,37 @@ absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& t
     text = *std::move(read);
   }
   if (!flags.apply_chat_template) {
-    if (flags.has_system) return absl::InvalidArgumentError("--system goes with --apply-chat-template");
+    if (flags.has_system) return absl::InvalidArgumentError("--system goes with --apply-chat-template or --chat");
+    if (!flags.tools.empty()) return absl::InvalidArgumentError("--tools goes with --apply-chat-template or --chat");
     return text;
   }
-  if (tokenizer.chat_template().empty()) {
-    return absl::InvalidArgumentError("this model has no chat template; leave --apply-chat-template out");
-  }
-  auto chat = ChatTemplate::Parse(tokenizer.chat_template());
-  if (!chat.ok()) return chat.status();
+  auto format = ChatFormat::Create(tokenizer, flags.tools);
+  if (!format.ok()) return format.status();
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   if (flags.has_system) messages.push_back({{"role", "system"}, {"content", flags.system}});
   messages.push_back({{"role", "user"}, {"content", text}});
-  ChatInput input;
-  input.messages = &messages;
-  input.add_generation_prompt = true;
-  if (tokenizer.bos_id()) input.bos_token = std::string(tokenizer.Piece(*tokenizer.bos_id()));
-  if (tokenizer.eos_id()) input.eos_token = std::string(tokenizer.Piece(*tokenizer.eos_id()));
-  return chat->Render(input);
+  return format->Render(messages);
+}
+
+// "7=-100,9=2.5"
+absl::StatusOr<std::vector<LogitBias>> ParseLogitBias(const std::vector<std::string>& values) {
+  std::vector<LogitBias> biases;
+  for (const std::string& value : values) {
+    const std::vector<std::string> entries = absl::StrSplit(value, ',');
+    for (const std::string& entry : entries) {
+      const size_t equals = entry.find('=');
+      if (equals == std::string::npos) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--logit-bias is '", Printable(entry), "'; use TOKEN_ID=BIAS, such as 42=-100"));
+      }
+      auto id = ParseNumber<int32_t>("the token of --logit-bias", entry.substr(0, equals), {.min = 0});
+      if (!id.ok()) return id.status();
+      auto bias = ParseNumber<double>("the bias of --logit-bias", entry.substr(equals + 1), {-100, 100});
+      if (!bias.ok()) return bias.status();
+      biases.push_back({*id, *bias});
+    }
+  }
+  return biases;
 }
 
 // No token covers more bytes than the longest one has: megabytes that cannot fit are refused before they are encoded.
@@ -100,28 +119,27 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
          static_cast<uint64_t>(plan.layers);
 }
 
-void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
-  const KvPlan& kv = runner.plan().kv;
+std::string DeviceLines(const Engine& engine, const Runner& runner) {
   std::string text;
   if (!engine.device_choice().empty()) text += fmt::format("choice   {}\n", Printable(engine.device_choice()));
-  text +=
-      fmt::format("device   {} {} ({}), {} compute, {}\n", engine.device().id(), Printable(engine.device().info().name),
-                  Printable(engine.device().info().arch), engine.flags().compute, Printable(runner.attention_kernel()));
-  const int64_t prompt_len = static_cast<int64_t>(prompt.size());
-  text += SpeedLine("prompt", prompt_len, PerSecond(prompt_len, g.prompt_seconds));
-  text += SpeedLine("decode", static_cast<int64_t>(g.ids.size()), PerSecond(g.decode_steps, g.decode_seconds));
+  return text + fmt::format("device   {} {} ({}), {} compute, {}\n", engine.device().id(),
+                            Printable(engine.device().info().name), Printable(engine.device().info().arch),
+                            engine.flags().compute, Printable(runner.attention_kernel()));
+}
+
+std::string CacheLine(const Engine& engine, Runner& runner) {
+  const KvPlan& kv = runner.plan().kv;
   std::string saved;
   const uint64_t bf16 = Bf16Bytes(kv);
   if (kv.total() < bf16) {
     saved = fmt::format("; bf16 would take {}: {:.1f} % saved", HumanBytes(bf16),
                         100.0 * (1.0 - static_cast<double>(kv.total()) / static_cast<double>(bf16)));
   }
-  text += fmt::format(
+  return fmt::format(
       "KV cache {}{} in all {} layers, {}: {} planned, {} allocated (data {}, scales {}, padding {}, K offsets {}){}\n",
       DTypeName(kv.layout.k.data_type), engine.flags().kv_cache_dtype == "auto" ? " (auto)" : "", kv.layers,
       CountOf(static_cast<int64_t>(kv.layout.num_pages) * kv.layout.page_tokens, "token"), kv.total(),
       runner.cache().allocated_bytes(), kv.pages.data, kv.pages.scales, kv.pages.padding, kv.offset_bytes, saved);
-  PrintToStderr(text);
 }
 
 void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
@@ -148,7 +166,40 @@ void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& promp
   Print(document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-absl::Status Run(const RunFlags& flags) {
+absl::Status Chat(const RunFlags& flags, Engine& engine, int64_t room) {
+  auto format = ChatFormat::Create(engine.tokenizer(), flags.tools);
+  if (!format.ok()) return format.status();
+  auto runner = engine.PrepareRunner(engine.kv_options(), room, 1);
+  if (!runner.ok()) return runner.status();
+  if (auto status = engine.Load({runner->get()}); !status.ok()) return status;
+  PrintToStderr(DeviceLines(engine, **runner) + CacheLine(engine, **runner));
+  GenerateOptions options = flags.generate;
+  if (!flags.has_max_new_tokens) options.max_new_tokens = kChatAnswerTokens;
+  ChatSession session(*format, engine.tokenizer(), **runner,
+                      flags.has_system ? std::optional(flags.system) : std::nullopt);
+  return RunChat(session, format->has_tools(), options);
+}
+
+// Flags that --chat leaves no room for.
+absl::Status CheckChatFlags(const RunFlags& flags) {
+  const char* other = nullptr;
+  if (flags.has_prompt) other = "--prompt";
+  if (flags.has_file) other = "--file";
+  if (flags.json) other = "--json";
+  if (flags.no_special) other = "--no-special";
+  if (flags.tools == "-") other = "--tools -";
+  if (other == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--chat reads messages from stdin and prints answers; leave ", other, " out"));
+}
+
+absl::Status Run(RunFlags& flags) {
+  auto biases = ParseLogitBias(flags.logit_bias);
+  if (!biases.ok()) return biases.status();
+  flags.generate.sampling.logit_bias = *std::move(biases);
+  if (flags.chat) {
+    if (auto status = CheckChatFlags(flags); !status.ok()) return status;
+  }
   if (auto status = flags.generate.sampling.Validate(); !status.ok()) return status;
   if (flags.generate.logprobs > 0 && !flags.json) {
     return absl::InvalidArgumentError("--logprobs are part of the JSON document; add --json");
@@ -165,6 +216,16 @@ absl::Status Run(const RunFlags& flags) {
     if (id < engine.model().config().vocab_size) continue;
     return absl::InvalidArgumentError(absl::StrCat("--stop-token-id ", id, " is outside the model's vocabulary of ",
                                                    engine.model().config().vocab_size, " tokens"));
+  }
+  for (const LogitBias& bias : flags.generate.sampling.logit_bias) {
+    if (bias.id < engine.model().config().vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--logit-bias names token ", bias.id,
+                                                   ", which is outside the model's vocabulary of ",
+                                                   engine.model().config().vocab_size, " tokens"));
+  }
+  if (flags.chat) {
+    return Chat(flags, engine,
+                flags.model.max_model_len > 0 ? flags.model.max_model_len : std::min<int64_t>(context, kChatTokens));
   }
   auto text = PromptText(flags, engine.tokenizer());
   if (!text.ok()) return text.status();
@@ -199,7 +260,11 @@ absl::Status Run(const RunFlags& flags) {
   } else {
     Print("\n");
     std::fflush(stdout);
-    PrintSummary(engine, **runner, *prompt, *result);
+    const int64_t ids = static_cast<int64_t>(result->ids.size());
+    PrintToStderr(DeviceLines(engine, **runner) +
+                  SpeedLine("prompt", prompt_len, PerSecond(prompt_len, result->prompt_seconds)) +
+                  SpeedLine("decode", ids, PerSecond(result->decode_steps, result->decode_seconds)) +
+                  CacheLine(engine, **runner));
   }
   return absl::OkStatus();
 }
@@ -214,11 +279,16 @@ void AddRun(CLI::App& app, Command& chosen) {
   GenerateOptions& g = flags->generate;
   CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt");
   CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt; - is standard input");
+  command->add_flag("--chat", flags->chat,
+                    "a conversation: messages from stdin, with line editing on a terminal; room for 8192 tokens and "
+                    "answers of 1024 unless --max-model-len and -n say otherwise");
   command->add_flag("--apply-chat-template", flags->apply_chat_template,
                     "the prompt is a user's message, put into the model's chat template");
   CLI::Option* system = command->add_option("--system", flags->system, "system message of the chat template");
+  command->add_option("--tools", flags->tools, "JSON file with the tools (OpenAI form) that the chat template lists");
   command->add_flag("--no-special", flags->no_special, "special tokens in the prompt are plain text");
-  AddNumber<int64_t>(*command, "-n,--max-new-tokens", {.min = 1}, &g.max_new_tokens, "tokens to generate at most");
+  CLI::Option* max_new =
+      AddNumber<int64_t>(*command, "-n,--max-new-tokens", {.min = 1}, &g.max_new_tokens, "tokens to generate at most");
   AddNumber<double>(*command, "--temperature", {.min = 0}, &g.sampling.temperature, "0: always the likeliest token");
   AddNumber<int64_t>(*command, "--top-k", {.min = 0}, &g.sampling.top_k, "draw from the k likeliest tokens; 0: all");
   AddNumber<double>(*command, "--top-p", {0, 1}, &g.sampling.top_p,
@@ -227,6 +297,12 @@ void AddRun(CLI::App& app, Command& chosen) {
                     "draw from tokens of this share of the likeliest one's probability");
   AddNumber<double>(*command, "--repetition-penalty", {.min = 0}, &g.sampling.repetition_penalty,
                     "weakens tokens that stand in the text; 1: off");
+  AddNumber<double>(*command, "--presence-penalty", {-2, 2}, &g.sampling.presence_penalty,
+                    "weakens tokens that the answer has already");
+  AddNumber<double>(*command, "--frequency-penalty", {-2, 2}, &g.sampling.frequency_penalty,
+                    "the same for every time that the answer has them");
+  command->add_option("--logit-bias", flags->logit_bias, "TOKEN_ID=BIAS,... : -100 (never) to 100 (repeatable)")
+      ->allow_extra_args(false);
   AddNumber<uint64_t>(*command, "--seed", {}, &g.sampling.seed, "same seed, same text");
   command->add_option("--stop", g.stop, "end before this text (repeatable)")->allow_extra_args(false);
   AddNumber<int32_t>(
@@ -238,10 +314,11 @@ void AddRun(CLI::App& app, Command& chosen) {
   AddNumber<int32_t>(*command, "--logprobs", {0, 1000}, &g.logprobs,
                      "with --json: this many likeliest tokens per step");
   command->add_flag("--json", flags->json, "one JSON document on stdout instead of the text");
-  command->callback([flags, prompt, file, system, &chosen] {
+  command->callback([flags, prompt, file, system, max_new, &chosen] {
     flags->has_prompt = prompt->count() > 0;
     flags->has_file = file->count() > 0;
     flags->has_system = system->count() > 0;
+    flags->has_max_new_tokens = max_new->count() > 0;
     chosen = [flags] { return Run(*flags); };
   });
 }
