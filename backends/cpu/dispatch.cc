@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <mutex>
+#include <set>
+#include <string>
+#include <string_view>
 
 namespace octet_cpu {
 
@@ -93,6 +97,14 @@ bool Verbose() {
   return false;
 }
 
+// Every open of a device comes here, and a program may open one several times.
+void LogOnce(const std::string& line, const octet::HostServices& host) {
+  static std::mutex* const mutex = new std::mutex;
+  static auto* const logged = new std::set<std::string>;
+  const std::lock_guard<std::mutex> lock(*mutex);
+  if (logged->insert(line).second) host.Log(1, line);
+}
+
 void AddToList(std::string* list, const char* separator, std::string_view item) {
   if (!list->empty()) *list += separator;
   *list += item;
@@ -106,7 +118,7 @@ octet::StatusOr<const KernelTable*> ChooseKernels(std::string_view isa, const oc
   if (isa.empty() && variable != nullptr) isa = variable;
   const bool verbose = Verbose();
   const auto log = [&](const Entry& entry, const std::string& what) {
-    if (verbose) host.Log(1, "cpu: kernels for " + std::string(entry.target) + what);
+    if (verbose) LogOnce("cpu: kernels for " + std::string(entry.target) + what, host);
   };
   std::string known, refusals;
   for (const Entry& entry : kEntries) {

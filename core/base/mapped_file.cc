@@ -12,6 +12,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace octet {
+namespace {
+
+int64_t ChangedNs(const struct stat& info) {
+  return int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+}
+
+}  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   // Without O_NONBLOCK a named pipe would wait for a writer.
@@ -30,14 +37,15 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   const size_t size = static_cast<size_t>(info.st_size);
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
   const int map_errno = errno;
-  close(fd);
   if (data == MAP_FAILED) {
+    close(fd);
     return absl::ResourceExhaustedError(absl::StrCat("cannot map ", path, ": ", std::strerror(map_errno)));
   }
   MappedFile file;
   file.data_ = static_cast<const std::byte*>(data);
   file.size_ = size;
-  file.mapped_ = true;
+  file.fd_ = fd;
+  file.changed_ns_ = ChangedNs(info);
   return file;
 }
 
@@ -49,11 +57,24 @@ MappedFile MappedFile::Borrow(std::span<const std::byte> bytes) {
 }
 
 MappedFile::~MappedFile() {
-  if (mapped_) munmap(const_cast<std::byte*>(data_), size_);
+  if (fd_ < 0) return;
+  munmap(const_cast<std::byte*>(data_), size_);
+  close(fd_);
+}
+
+absl::Status MappedFile::CheckUnchanged(const std::string& path) const {
+  if (fd_ < 0) return absl::OkStatus();
+  struct stat info {};
+  if (fstat(fd_, &info) != 0) {
+    return absl::DataLossError(absl::StrCat("cannot look at ", path, " again: ", std::strerror(errno)));
+  }
+  if (static_cast<size_t>(info.st_size) == size_ && ChangedNs(info) == changed_ns_) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(path, " was changed while octet read it: it had ", size_, " bytes and has ",
+                                          info.st_size, "; run again once it is whole"));
 }
 
 void MappedFile::DropPages(size_t offset, size_t size) const {
-  if (!mapped_) return;
+  if (fd_ < 0) return;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t begin = (offset + page - 1) / page * page;
   const size_t end = (offset + size) / page * page;

@@ -1,8 +1,12 @@
-// A whole file mapped read-only into memory, or bytes that stand in for one.
+// A whole file mapped read-only into memory, or bytes that stand in for one. Whoever may write to the file may also
+// shorten it: reading behind its new end raises SIGBUS (the octet program answers with a sentence,
+// core/cli/file_fault.h), and the rest of its last page reads as zeros. So CheckUnchanged is asked after the last byte
+// was read.
 #ifndef OCTET_CORE_BASE_MAPPED_FILE_H_
 #define OCTET_CORE_BASE_MAPPED_FILE_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -25,21 +29,27 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
-    std::swap(mapped_, other.mapped_);
+    std::swap(fd_, other.fd_);
+    std::swap(changed_ns_, other.changed_ns_);
     return *this;
   }
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
-  // Tells the kernel that [offset, offset + size) of a mapping will not be read again soon, so its pages may go.
+  // DataLoss when the file is no longer what was opened: another length, or written to since. What was read until then
+  // may be wrong. `path` is for the message.
+  absl::Status CheckUnchanged(const std::string& path) const;
+
+  // Tells the kernel that [offset, offset + size) will not be read again soon, so its pages may go.
   void DropPages(size_t offset, size_t size) const;
 
  private:
   MappedFile() = default;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
-  bool mapped_ = false;
+  int fd_ = -1;             // -1: borrowed
+  int64_t changed_ns_ = 0;  // time of the last write, at Open
 };
 
 }  // namespace octet

@@ -13,8 +13,8 @@
 namespace octet {
 namespace {
 
-// A decode step runs hundreds of short loops: a worker that spins this long between two of them (some tens of
-// microseconds) need not be woken by the kernel.
+// A decode step runs hundreds of short loops: a worker that spins this long between two of them need not be woken by
+// the kernel. With more threads than CPUs nobody spins: the CPU is another thread's.
 constexpr int kSpins = 20000;
 
 void Pause() {
@@ -35,26 +35,27 @@ thread_local uint32_t current_worker = 0;
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) {
-  if (threads <= 0) threads = AvailableCpus();
+ThreadPool::ThreadPool(int threads) : cpus_(AvailableCpus()) {
+  if (threads <= 0) threads = cpus_;
+  spins_ = threads <= cpus_ ? kSpins : 0;
   workers_.reserve(static_cast<size_t>(threads - 1));
   try {
     for (int i = 1; i < threads; ++i) workers_.emplace_back([this, i] { WorkerLoop(static_cast<uint32_t>(i)); });
   } catch (const std::system_error& error) {
     Join();  // the destructor does not run
     throw std::system_error(error.code(), "cannot start " + std::to_string(threads) + " threads");
+  } catch (...) {
+    Join();
+    throw;
   }
 }
 
 ThreadPool::~ThreadPool() { Join(); }
 
 void ThreadPool::Join() {
-  {
-    const std::lock_guard lock(mutex_);
-    stop_.store(true, std::memory_order_relaxed);
-    generation_.fetch_add(1, std::memory_order_release);
-  }
-  generation_changed_.notify_all();
+  stop_.store(true, std::memory_order_relaxed);
+  generation_.fetch_add(1);
+  generation_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -70,25 +71,25 @@ void ThreadPool::ParallelFor(int64_t n, Body body, void* arg) {
     body_ = body;
     arg_ = arg;
     n_ = n;
-    piece_ = std::max<int64_t>(1, n / (4 * threads()));
+    const int most_at_once = std::min(threads(), cpus_);
+    piece_ = std::max<int64_t>(1, n / (4 * most_at_once));
     next_.store(0, std::memory_order_relaxed);
     entered_.store(kOpen, std::memory_order_release);
-    {
-      const std::lock_guard lock(mutex_);
-      generation_.fetch_add(1, std::memory_order_release);
-    }
-    generation_changed_.notify_all();
+    generation_.fetch_add(1);
+    Wake();
     RunPieces(0);
     entered_.fetch_and(~kOpen, std::memory_order_acq_rel);
-    for (int i = 0; entered_.load(std::memory_order_acquire) != 0; ++i) {
-      if (i < kSpins) {
-        Pause();
-      } else {
-        sched_yield();
-      }
-    }
+    for (int i = 0; i < spins_ && entered_.load(std::memory_order_acquire) != 0; ++i) Pause();
+    for (int inside; (inside = entered_.load(std::memory_order_acquire)) != 0;) entered_.wait(inside);
   }
   current_pool = nullptr;
+}
+
+// A notify without a sleeper costs a load, which what it notifies of must not be reordered with. Of workers beyond the
+// CPUs only as many are woken as CPUs can run.
+void ThreadPool::Wake() {
+  if (threads() <= cpus_) return generation_.notify_all();
+  for (int i = 0; i < cpus_; ++i) generation_.notify_one();
 }
 
 void ThreadPool::RunPieces(uint32_t worker) {
@@ -112,16 +113,15 @@ bool ThreadPool::Enter() {
 void ThreadPool::WorkerLoop(uint32_t worker) {
   current_pool = this;
   current_worker = worker;
-  for (uint64_t seen = 0;; ++seen) {
-    for (int i = 0; i < kSpins && generation_.load(std::memory_order_acquire) == seen; ++i) Pause();
-    if (generation_.load(std::memory_order_acquire) == seen) {
-      std::unique_lock lock(mutex_);
-      generation_changed_.wait(lock, [this, seen] { return generation_.load(std::memory_order_acquire) != seen; });
-    }
+  for (int seen = 0;;) {
+    for (int i = 0; i < spins_ && generation_.load(std::memory_order_acquire) == seen; ++i) Pause();
+    generation_.wait(seen, std::memory_order_acquire);
+    // A worker that was not woken for some loops has missed them.
+    seen = generation_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
     if (!Enter()) continue;  // the others were faster
     RunPieces(worker);
-    entered_.fetch_sub(1, std::memory_order_release);
+    if (entered_.fetch_sub(1) == 1) entered_.notify_one();
   }
 }
 

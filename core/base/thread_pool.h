@@ -4,7 +4,6 @@
 #define OCTET_CORE_BASE_THREAD_POOL_H_
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <thread>
@@ -16,6 +15,7 @@ namespace octet {
 class ThreadPool {
  public:
   // `threads` counts the calling thread, so `threads - 1` workers are started; 0 means one per available CPU.
+  // More threads than CPUs block between loops instead of spinning, and no more of them than CPUs are woken for a loop.
   // Throws std::system_error when the system starts no more threads.
   explicit ThreadPool(int threads);
   ~ThreadPool();
@@ -35,6 +35,10 @@ class ThreadPool {
   void WorkerLoop(uint32_t worker);
   void RunPieces(uint32_t worker);
   bool Enter();
+  void Wake();
+
+  const int cpus_;  // that this process may use
+  int spins_ = 0;   // constant after construction, as is cpus_
 
   // std::mutex, because the thread sanitizer cannot see into a packaged libabsl and reports what absl::Mutex guards.
   std::mutex call_mutex_;  // one loop at a time
@@ -49,9 +53,8 @@ class ThreadPool {
   static constexpr int kOpen = 1 << 30;
   std::atomic<int> entered_{0};
 
-  std::mutex mutex_;  // held where generation_ or stop_ changes, so that sleeping workers are woken
-  std::condition_variable generation_changed_;
-  std::atomic<uint64_t> generation_{0};
+  // Counts loops, and may wrap; workers sleep on it. int, because the system can wait on one without a lock.
+  std::atomic<int> generation_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;  // constant after construction
 };

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/command_line.h"
+#include "core/base/message_text.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
 #include "fmt/format.h"
@@ -20,13 +22,14 @@ using Json = nlohmann::ordered_json;
 struct InfoFlags {
   DeviceFlags device;
   std::string model;
-  bool backends = false, json = false;
+  bool has_model = false, has_device = false, backends = false, json = false;
 };
 
 // Columns padded to their widest cell; the last one is left as it is.
-std::string Table(const std::vector<std::vector<std::string>>& rows) {
+std::string Table(std::vector<std::vector<std::string>> rows) {
   std::vector<size_t> width;
-  for (const auto& row : rows) {
+  for (auto& row : rows) {
+    for (std::string& cell : row) cell = Printable(cell);
     width.resize(std::max(width.size(), row.size()));
     for (size_t i = 0; i + 1 < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
   }
@@ -160,6 +163,14 @@ absl::Status ModelInfo(const InfoFlags& flags, Registry& registry, Json& documen
 }
 
 absl::Status Info(const InfoFlags& flags) {
+  if (flags.backends && flags.has_model) {
+    return absl::InvalidArgumentError("--backends lists backends only and --model asks for more; give one of them");
+  }
+  if (flags.has_device && !flags.has_model) {
+    return absl::InvalidArgumentError(
+        "--device picks the device that --model is described for, and without --model all devices are listed; add "
+        "--model or leave --device out");
+  }
   ThreadPool pool(flags.device.threads);
   auto registry = Registry::Load({.backend_paths = flags.device.backend_paths, .pool = &pool});
   if (!registry.ok()) return registry.status();
@@ -167,10 +178,10 @@ absl::Status Info(const InfoFlags& flags) {
   document["backends"] = BackendsJson(**registry);
   document["searched"] = (*registry)->searched();
   std::string text = BackendsText(**registry);
-  if (!flags.model.empty() && !flags.backends) {
+  if (flags.has_model) {
     if (auto status = ModelInfo(flags, **registry, document, text); !status.ok()) return status;
   }
-  fmt::print("{}", flags.json ? document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text);
+  Print(flags.json ? document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text);
   return absl::OkStatus();
 }
 
@@ -179,11 +190,17 @@ absl::Status Info(const InfoFlags& flags) {
 void AddInfo(CLI::App& app, Command& chosen) {
   auto flags = std::make_shared<InfoFlags>();
   CLI::App* command = app.add_subcommand("info", "backends and devices found here, and what a model needs");
-  command->add_option("-m,--model", flags->model, "model file (GGUF): its shape and its KV bytes per token");
+  CLI::Option* model =
+      command->add_option("-m,--model", flags->model, "model file (GGUF): its shape and its KV bytes per token");
   flags->device.AddTo(*command);
+  CLI::Option* device = command->get_option("--device");
   command->add_flag("--backends", flags->backends, "the backends only");
   command->add_flag("--json", flags->json, "one JSON document on stdout");
-  command->callback([flags, &chosen] { chosen = [flags] { return Info(*flags); }; });
+  command->callback([flags, model, device, &chosen] {
+    flags->has_model = model->count() > 0;
+    flags->has_device = device->count() > 0;
+    chosen = [flags] { return Info(*flags); };
+  });
 }
 
 }  // namespace octet

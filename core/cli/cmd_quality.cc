@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,6 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "core/base/command_line.h"
+#include "core/base/message_text.h"
+#include "core/base/text_file.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
 #include "core/cli/progress.h"
@@ -31,7 +35,7 @@ struct QualityFlags {
   std::string caches = "int8,int8:rotation,int8:plain,int8:group32,bf16";
   int64_t tokens = 2048, window = 2048;
   std::optional<double> max_kl, min_top1;
-  bool json = false;
+  bool has_window = false, json = false;
 };
 
 // One cache that is compared: "int8:plain" is a dtype and a recipe.
@@ -154,7 +158,8 @@ absl::StatusOr<std::vector<int32_t>> ReadTokens(const Engine& engine, const std:
     ids = std::move(with_bos);
   }
   if (static_cast<int64_t>(ids->size()) < wanted) {
-    return absl::InvalidArgumentError(absl::StrCat("the text has ", ids->size(), " tokens and ", wanted,
+    return absl::InvalidArgumentError(absl::StrCat("the text has ", CountOf(static_cast<int64_t>(ids->size()), "token"),
+                                                   " and ", wanted,
                                                    " were asked for; give more files or a lower --tokens"));
   }
   ids->resize(static_cast<size_t>(wanted));
@@ -226,15 +231,21 @@ Summary Summarize(const Subject& subject) {
 }
 
 absl::Status Quality(const QualityFlags& flags) {
-  if (flags.window < 2 || flags.tokens < 2) {
-    return absl::InvalidArgumentError("--window and --tokens must be at least 2");
+  if (flags.has_window && flags.window > flags.tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("--window is ", flags.window, " and --tokens is ", flags.tokens,
+                                                   "; use a window of no more tokens than are measured"));
   }
   auto opened = Engine::Open(flags.model, kChunk);
   if (!opened.ok()) return opened.status();
   Engine& engine = **opened;
   const int64_t row_bytes = engine.model().config().vocab_size * static_cast<int64_t>(sizeof(float));
   const int32_t step_tokens = static_cast<int32_t>(std::clamp<int64_t>(kLogitBytes / row_bytes, 1, kChunk));
-  const int64_t window = std::min({flags.window, flags.tokens, engine.model().config().context_length});
+  const int64_t context = engine.model().config().context_length;
+  if (flags.has_window && flags.window > context) {
+    return absl::InvalidArgumentError(absl::StrCat("--window is ", flags.window, " and the model's context is ",
+                                                   context, " tokens; use a window that fits"));
+  }
+  const int64_t window = std::min({flags.window, flags.tokens, context});
   auto ids = ReadTokens(engine, flags.files, flags.tokens, window);
   if (!ids.ok()) return ids.status();
 
@@ -278,10 +289,11 @@ absl::Status Quality(const QualityFlags& flags) {
                                      {"window", window},
                                      {"caches", nlohmann::ordered_json::array()}};
   if (!flags.json) {
-    fmt::print("{} scored tokens in windows of {}, against an {} cache, {} compute, on {}\n\n", subjects[0].kl.size(),
-               window, flags.against, flags.model.compute, engine.device().id());
-    fmt::print("{:<14} {:>12} {:>9} {:>10} {:>10} {:>8} {:>11}\n", "cache", "mean KL", "+-", "p99 KL", "max KL",
-               "top-1", "perplexity");
+    Print(fmt::format("{} in windows of {}, against an {} cache, {} compute, on {}\n\n",
+                      CountOf(static_cast<int64_t>(subjects[0].kl.size()), "scored token"), window, flags.against,
+                      flags.model.compute, engine.device().id()));
+    Print(fmt::format("{:<14} {:>12} {:>9} {:>10} {:>10} {:>8} {:>11}\n", "cache", "mean KL", "+-", "p99 KL", "max KL",
+                      "top-1", "perplexity"));
   }
   absl::Status verdict;
   for (size_t i = 0; i < subjects.size(); ++i) {
@@ -294,8 +306,8 @@ absl::Status Quality(const QualityFlags& flags) {
                                   {"top1_agreement", s.top1},
                                   {"perplexity", s.perplexity}});
     if (!flags.json) {
-      fmt::print("{:<14} {:>12.2e} {:>9.1e} {:>10.2e} {:>10.2e} {:>7.2f}% {:>11.4f}\n", subjects[i].name, s.mean_kl,
-                 s.standard_error, s.p99, s.max, 100 * s.top1, s.perplexity);
+      Print(fmt::format("{:<14} {:>12.2e} {:>9.1e} {:>10.2e} {:>10.2e} {:>7.2f}% {:>11.4f}\n", subjects[i].name,
+                        s.mean_kl, s.standard_error, s.p99, s.max, 100 * s.top1, s.perplexity));
     }
     // The limits are for the first cache after the reference.
     if (i == 1 && flags.max_kl && !(s.mean_kl <= *flags.max_kl)) {
@@ -307,7 +319,7 @@ absl::Status Quality(const QualityFlags& flags) {
                       subjects[i].name, flags.against, s.top1, *flags.min_top1));
     }
   }
-  if (flags.json) fmt::print("{}\n", document.dump(2));
+  if (flags.json) Print(document.dump(2) + "\n");
   return verdict;
 }
 
@@ -316,19 +328,26 @@ absl::Status Quality(const QualityFlags& flags) {
 void AddQuality(CLI::App& app, Command& chosen) {
   auto flags = std::make_shared<QualityFlags>();
   CLI::App* command = app.add_subcommand("quality", "what a quantized KV cache costs on this model and text");
-  flags->model.AddTo(*command);
-  command->add_option("-f,--file", flags->files, "text to measure on")->required();
+  flags->model.AddTo(*command, kChunk);
+  command->add_option("-f,--file", flags->files, "text to measure on; - is standard input")->required();
   command->add_option("--caches", flags->caches, "caches to compare, e.g. int8,int8:plain,bf16")->capture_default_str();
   command->add_option("--against", flags->against, "the reference cache")->capture_default_str();
-  command
-      ->add_option("--tokens", flags->tokens,
-                   "tokens of the text to use, counting a BOS per window where the model wants one")
-      ->capture_default_str();
-  command->add_option("--window", flags->window, "tokens of one context")->capture_default_str();
-  command->add_option("--max-kl", flags->max_kl, "fail when the first cache's mean KL is above this");
-  command->add_option("--min-top1", flags->min_top1, "fail when the first cache's top-1 agreement is below this");
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  AddNumber<int64_t>(*command, "--tokens", {2, kMost}, &flags->tokens,
+                     "tokens of the text to use, counting a BOS per window where the model wants one");
+  CLI::Option* window =
+      AddNumber<int64_t>(*command, "--window", {2, kMost}, &flags->window, "tokens of one context at most");
+  AddNumber<double>(
+      *command, "--max-kl", {.min = 0}, [flags](double limit) { flags->max_kl = limit; },
+      "fail when the first cache's mean KL is above this");
+  AddNumber<double>(
+      *command, "--min-top1", {0, 1}, [flags](double limit) { flags->min_top1 = limit; },
+      "fail when the first cache's top-1 agreement is below this");
   command->add_flag("--json", flags->json, "one JSON document on stdout");
-  command->callback([flags, &chosen] { chosen = [flags] { return Quality(*flags); }; });
+  command->callback([flags, window, &chosen] {
+    flags->has_window = window->count() > 0;
+    chosen = [flags] { return Quality(*flags); };
+  });
 }
 
 }  // namespace octet

@@ -1,35 +1,46 @@
-// octet run: generates text from a prompt, streamed as it comes.
+// octet run: generates text from a prompt, streamed as it comes, or holds a conversation.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/base/command_line.h"
+#include "core/base/message_text.h"
+#include "core/base/text_file.h"
+#include "core/cli/chat_loop.h"
+#include "core/cli/chat_session.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
 #include "core/cli/progress.h"
 #include "core/model/generator.h"
-#include "core/text/chat_template.h"
 #include "fmt/format.h"
 
 namespace octet {
 namespace {
 
 constexpr int32_t kStepTokens = 256;  // of a prompt, per step
+// Of a conversation, where --max-model-len and --max-new-tokens do not say.
+constexpr int64_t kChatTokens = 8192, kChatAnswerTokens = 1024;
 
 struct RunFlags {
   ModelFlags model;
-  std::string prompt, file, system;
-  bool has_prompt = false, has_file = false, has_system = false;
-  bool apply_chat_template = false, no_special = false, json = false;
+  std::string prompt, file, system, tools;
+  std::vector<std::string> logit_bias;
+  bool has_prompt = false, has_file = false, has_system = false, has_max_new_tokens = false;
+  bool chat = false, apply_chat_template = false, no_special = false, json = false;
   GenerateOptions generate;
 };
 
 absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& tokenizer) {
   if (flags.has_prompt + flags.has_file != 1) {
-    return absl::InvalidArgumentError("octet run takes one of --prompt and --file");
+    return absl::InvalidArgumentError("octet run takes one of --prompt, --file and --chat");
   }
   std::string text = flags.prompt;
   if (flags.has_file) {
@@ -38,26 +49,67 @@ absl::StatusOr<std::string> PromptText(const RunFlags& flags, const Tokenizer& t
     text = *std::move(read);
   }
   if (!flags.apply_chat_template) {
-    if (flags.has_system) return absl::InvalidArgumentError("--system goes with --apply-chat-template");
+    if (flags.has_system) return absl::InvalidArgumentError("--system goes with --apply-chat-template or --chat");
+    if (!flags.tools.empty()) return absl::InvalidArgumentError("--tools goes with --apply-chat-template or --chat");
     return text;
   }
-  if (tokenizer.chat_template().empty()) {
-    return absl::InvalidArgumentError("this model has no chat template; leave --apply-chat-template out");
-  }
-  auto chat = ChatTemplate::Parse(tokenizer.chat_template());
-  if (!chat.ok()) return chat.status();
+  auto format = ChatFormat::Create(tokenizer, flags.tools);
+  if (!format.ok()) return format.status();
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   if (flags.has_system) messages.push_back({{"role", "system"}, {"content", flags.system}});
   messages.push_back({{"role", "user"}, {"content", text}});
-  ChatInput input;
-  input.messages = &messages;
-  input.add_generation_prompt = true;
-  if (tokenizer.bos_id()) input.bos_token = std::string(tokenizer.Piece(*tokenizer.bos_id()));
-  if (tokenizer.eos_id()) input.eos_token = std::string(tokenizer.Piece(*tokenizer.eos_id()));
-  return chat->Render(input);
+  return format->Render(messages);
 }
 
-double PerSecond(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+// "7=-100,9=2.5"
+absl::StatusOr<std::vector<LogitBias>> ParseLogitBias(const std::vector<std::string>& values) {
+  std::vector<LogitBias> biases;
+  for (const std::string& value : values) {
+    const std::vector<std::string> entries = absl::StrSplit(value, ',');
+    for (const std::string& entry : entries) {
+      const size_t equals = entry.find('=');
+      if (equals == std::string::npos) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--logit-bias is '", Printable(entry), "'; use TOKEN_ID=BIAS, such as 42=-100"));
+      }
+      auto id = ParseNumber<int32_t>("the token of --logit-bias", entry.substr(0, equals), {.min = 0});
+      if (!id.ok()) return id.status();
+      auto bias = ParseNumber<double>("the bias of --logit-bias", entry.substr(equals + 1), {-100, 100});
+      if (!bias.ok()) return bias.status();
+      biases.push_back({*id, *bias});
+    }
+  }
+  return biases;
+}
+
+// No token covers more bytes than the longest one has: megabytes that cannot fit are refused before they are encoded.
+int64_t FewestTokens(const Tokenizer& tokenizer, std::string_view text) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.Piece(id).size());
+  return static_cast<int64_t>((text.size() + longest - 1) / longest);
+}
+
+absl::Status NoRoom(const RunFlags& flags, const std::string& tokens, int64_t room) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the prompt has ", tokens, " and ",
+                   flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
+                   ", which leaves no room for an answer; shorten the prompt"));
+}
+
+// None where nothing was measured: an answer's first token comes out of the prompt.
+std::optional<double> PerSecond(int64_t tokens, double seconds) {
+  if (tokens < 1 || !(seconds > 0)) return std::nullopt;
+  return static_cast<double>(tokens) / seconds;
+}
+
+std::string SpeedLine(std::string_view what, int64_t tokens, std::optional<double> per_second) {
+  return fmt::format("{:<8} {}{}\n", what, CountOf(tokens, "token"),
+                     per_second ? fmt::format(", {:.1f} tokens/s", *per_second) : "");
+}
+
+nlohmann::json JsonSpeed(std::optional<double> per_second) {
+  return per_second ? nlohmann::json(*per_second) : nlohmann::json();
+}
 
 // What a bf16 cache of the same pages would take.
 uint64_t Bf16Bytes(const KvPlan& plan) {
@@ -67,28 +119,27 @@ uint64_t Bf16Bytes(const KvPlan& plan) {
          static_cast<uint64_t>(plan.layers);
 }
 
-void PrintSummary(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g) {
+std::string DeviceLines(const Engine& engine, const Runner& runner) {
+  std::string text;
+  if (!engine.device_choice().empty()) text += fmt::format("choice   {}\n", Printable(engine.device_choice()));
+  return text + fmt::format("device   {} {} ({}), {} compute, {}\n", engine.device().id(),
+                            Printable(engine.device().info().name), Printable(engine.device().info().arch),
+                            engine.flags().compute, Printable(runner.attention_kernel()));
+}
+
+std::string CacheLine(const Engine& engine, Runner& runner) {
   const KvPlan& kv = runner.plan().kv;
-  if (!engine.device_choice().empty()) fmt::print(stderr, "auto     {}\n", engine.device_choice());
-  fmt::print(stderr, "device   {} {} ({}), {} compute, {}\n", engine.device().id(), engine.device().info().name,
-             engine.device().info().arch, engine.flags().compute, runner.attention_kernel());
-  fmt::print(stderr, "prompt   {} tokens, {:.1f} tokens/s\n", prompt.size(),
-             PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds));
-  fmt::print(stderr, "decode   {} tokens, {:.1f} tokens/s\n", g.ids.size(),
-             PerSecond(g.decode_steps, g.decode_seconds));
   std::string saved;
   const uint64_t bf16 = Bf16Bytes(kv);
   if (kv.total() < bf16) {
     saved = fmt::format("; bf16 would take {}: {:.1f} % saved", HumanBytes(bf16),
                         100.0 * (1.0 - static_cast<double>(kv.total()) / static_cast<double>(bf16)));
   }
-  fmt::print(stderr,
-             "KV cache {}{} in all {} layers, {} tokens: {} planned, {} allocated (data {}, scales {}, padding {}, K "
-             "offsets {}){}\n",
-             DTypeName(kv.layout.k.data_type), engine.flags().kv_cache_dtype == "auto" ? " (auto)" : "", kv.layers,
-             static_cast<int64_t>(kv.layout.num_pages) * kv.layout.page_tokens, kv.total(),
-             runner.cache().allocated_bytes(), kv.pages.data, kv.pages.scales, kv.pages.padding, kv.offset_bytes,
-             saved);
+  return fmt::format(
+      "KV cache {}{} in all {} layers, {}: {} planned, {} allocated (data {}, scales {}, padding {}, K offsets {}){}\n",
+      DTypeName(kv.layout.k.data_type), engine.flags().kv_cache_dtype == "auto" ? " (auto)" : "", kv.layers,
+      CountOf(static_cast<int64_t>(kv.layout.num_pages) * kv.layout.page_tokens, "token"), kv.total(),
+      runner.cache().allocated_bytes(), kv.pages.data, kv.pages.scales, kv.pages.padding, kv.offset_bytes, saved);
 }
 
 void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& prompt, const Generation& g,
@@ -109,20 +160,47 @@ void PrintJson(Engine& engine, Runner& runner, const std::vector<int32_t>& promp
         {"padding", kv.pages.padding},
         {"k_offsets", kv.offset_bytes}}},
       {"timing",
-       {{"prompt_tokens_per_s", PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds)},
-        {"decode_tokens_per_s", PerSecond(g.decode_steps, g.decode_seconds)}}}};
+       {{"prompt_tokens_per_s", JsonSpeed(PerSecond(static_cast<int64_t>(prompt.size()), g.prompt_seconds))},
+        {"decode_tokens_per_s", JsonSpeed(PerSecond(g.decode_steps, g.decode_seconds))}}}};
   if (with_logprobs) document["logprobs"] = g.logprobs;
-  fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+  Print(document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-absl::Status Run(const RunFlags& flags) {
+absl::Status Chat(const RunFlags& flags, Engine& engine, int64_t room) {
+  auto format = ChatFormat::Create(engine.tokenizer(), flags.tools);
+  if (!format.ok()) return format.status();
+  auto runner = engine.PrepareRunner(engine.kv_options(), room, 1);
+  if (!runner.ok()) return runner.status();
+  if (auto status = engine.Load({runner->get()}); !status.ok()) return status;
+  PrintToStderr(DeviceLines(engine, **runner) + CacheLine(engine, **runner));
+  GenerateOptions options = flags.generate;
+  if (!flags.has_max_new_tokens) options.max_new_tokens = kChatAnswerTokens;
+  ChatSession session(*format, engine.tokenizer(), **runner,
+                      flags.has_system ? std::optional(flags.system) : std::nullopt);
+  return RunChat(session, format->has_tools(), options);
+}
+
+// Flags that --chat leaves no room for.
+absl::Status CheckChatFlags(const RunFlags& flags) {
+  const char* other = nullptr;
+  if (flags.has_prompt) other = "--prompt";
+  if (flags.has_file) other = "--file";
+  if (flags.json) other = "--json";
+  if (flags.no_special) other = "--no-special";
+  if (flags.tools == "-") other = "--tools -";
+  if (other == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--chat reads messages from stdin and prints answers; leave ", other, " out"));
+}
+
+absl::Status Run(RunFlags& flags) {
+  auto biases = ParseLogitBias(flags.logit_bias);
+  if (!biases.ok()) return biases.status();
+  flags.generate.sampling.logit_bias = *std::move(biases);
+  if (flags.chat) {
+    if (auto status = CheckChatFlags(flags); !status.ok()) return status;
+  }
   if (auto status = flags.generate.sampling.Validate(); !status.ok()) return status;
-  if (flags.generate.max_new_tokens < 1) {
-    return absl::InvalidArgumentError("--max-new-tokens must be at least 1");
-  }
-  if (flags.generate.logprobs < 0 || flags.generate.logprobs > 1000) {
-    return absl::InvalidArgumentError("--logprobs must be 0 to 1000");
-  }
   if (flags.generate.logprobs > 0 && !flags.json) {
     return absl::InvalidArgumentError("--logprobs are part of the JSON document; add --json");
   }
@@ -135,26 +213,34 @@ absl::Status Run(const RunFlags& flags) {
                                                    " and the model's context is ", context, " tokens"));
   }
   for (const int32_t id : flags.generate.stop_token_ids) {
-    if (id >= 0 && id < engine.model().config().vocab_size) continue;
+    if (id < engine.model().config().vocab_size) continue;
     return absl::InvalidArgumentError(absl::StrCat("--stop-token-id ", id, " is outside the model's vocabulary of ",
                                                    engine.model().config().vocab_size, " tokens"));
   }
+  for (const LogitBias& bias : flags.generate.sampling.logit_bias) {
+    if (bias.id < engine.model().config().vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--logit-bias names token ", bias.id,
+                                                   ", which is outside the model's vocabulary of ",
+                                                   engine.model().config().vocab_size, " tokens"));
+  }
+  if (flags.chat) {
+    return Chat(flags, engine,
+                flags.model.max_model_len > 0 ? flags.model.max_model_len : std::min<int64_t>(context, kChatTokens));
+  }
   auto text = PromptText(flags, engine.tokenizer());
   if (!text.ok()) return text.status();
+  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
+  if (const int64_t fewest = FewestTokens(engine.tokenizer(), *text); fewest >= room) {
+    return NoRoom(flags, "at least " + CountOf(fewest, "token"), room);
+  }
   auto prompt =
       engine.tokenizer().Encode(*text, {.parse_special = !flags.no_special, .add_special = !flags.apply_chat_template});
   if (!prompt.ok()) return prompt.status();
   if (prompt->empty()) return absl::InvalidArgumentError("the prompt is empty: it has no token to continue from");
 
-  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
-  if (static_cast<int64_t>(prompt->size()) >= room) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the prompt has ", prompt->size(), " tokens and ",
-                     flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
-                     ", which leaves no room for an answer; shorten the prompt"));
-  }
-  // The cache is sized for this request unless more was asked for.
   const int64_t prompt_len = static_cast<int64_t>(prompt->size());
+  if (prompt_len >= room) return NoRoom(flags, CountOf(prompt_len, "token"), room);
+  // The cache is sized for this request unless more was asked for.
   const int64_t wanted = prompt_len + std::min(room - prompt_len, flags.generate.max_new_tokens);
   auto runner = engine.PrepareRunner(engine.kv_options(), flags.model.max_model_len > 0 ? room : wanted, 1);
   if (!runner.ok()) return runner.status();
@@ -162,7 +248,7 @@ absl::Status Run(const RunFlags& flags) {
 
   const auto print = [&flags](std::string_view piece) {
     if (flags.json) return;
-    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    Print(piece);
     std::fflush(stdout);
   };
   Progress progress("reading the prompt");
@@ -172,9 +258,13 @@ absl::Status Run(const RunFlags& flags) {
   if (flags.json) {
     PrintJson(engine, **runner, *prompt, *result, flags.generate.logprobs > 0);
   } else {
-    fmt::print("\n");
+    Print("\n");
     std::fflush(stdout);
-    PrintSummary(engine, **runner, *prompt, *result);
+    const int64_t ids = static_cast<int64_t>(result->ids.size());
+    PrintToStderr(DeviceLines(engine, **runner) +
+                  SpeedLine("prompt", prompt_len, PerSecond(prompt_len, result->prompt_seconds)) +
+                  SpeedLine("decode", ids, PerSecond(result->decode_steps, result->decode_seconds)) +
+                  CacheLine(engine, **runner));
   }
   return absl::OkStatus();
 }
@@ -184,37 +274,51 @@ absl::Status Run(const RunFlags& flags) {
 void AddRun(CLI::App& app, Command& chosen) {
   auto flags = std::make_shared<RunFlags>();
   CLI::App* command = app.add_subcommand("run", "generate text from a prompt");
-  flags->model.AddTo(*command);
+  flags->model.AddTo(*command, kStepTokens);
   flags->model.AddCacheTo(*command);
   GenerateOptions& g = flags->generate;
   CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt");
-  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt");
+  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt; - is standard input");
+  command->add_flag("--chat", flags->chat,
+                    "a conversation: messages from stdin, with line editing on a terminal; room for 8192 tokens and "
+                    "answers of 1024 unless --max-model-len and -n say otherwise");
   command->add_flag("--apply-chat-template", flags->apply_chat_template,
                     "the prompt is a user's message, put into the model's chat template");
   CLI::Option* system = command->add_option("--system", flags->system, "system message of the chat template");
+  command->add_option("--tools", flags->tools, "JSON file with the tools (OpenAI form) that the chat template lists");
   command->add_flag("--no-special", flags->no_special, "special tokens in the prompt are plain text");
-  command->add_option("-n,--max-new-tokens", g.max_new_tokens, "tokens to generate at most")->capture_default_str();
-  command->add_option("--temperature", g.sampling.temperature, "0: always the likeliest token")->capture_default_str();
-  command->add_option("--top-k", g.sampling.top_k, "draw from the k likeliest tokens; 0: all")->capture_default_str();
-  command->add_option("--top-p", g.sampling.top_p, "draw from the likeliest tokens of this total probability")
-      ->capture_default_str();
-  command->add_option("--min-p", g.sampling.min_p, "draw from tokens of this share of the likeliest one's probability")
-      ->capture_default_str();
-  command
-      ->add_option("--repetition-penalty", g.sampling.repetition_penalty,
-                   "weakens tokens that stand in the text; 1: off")
-      ->capture_default_str();
-  command->add_option("--seed", g.sampling.seed, "same seed, same text")->capture_default_str();
+  CLI::Option* max_new =
+      AddNumber<int64_t>(*command, "-n,--max-new-tokens", {.min = 1}, &g.max_new_tokens, "tokens to generate at most");
+  AddNumber<double>(*command, "--temperature", {.min = 0}, &g.sampling.temperature, "0: always the likeliest token");
+  AddNumber<int64_t>(*command, "--top-k", {.min = 0}, &g.sampling.top_k, "draw from the k likeliest tokens; 0: all");
+  AddNumber<double>(*command, "--top-p", {0, 1}, &g.sampling.top_p,
+                    "draw from the likeliest tokens of this total probability");
+  AddNumber<double>(*command, "--min-p", {0, 1}, &g.sampling.min_p,
+                    "draw from tokens of this share of the likeliest one's probability");
+  AddNumber<double>(*command, "--repetition-penalty", {.min = 0}, &g.sampling.repetition_penalty,
+                    "weakens tokens that stand in the text; 1: off");
+  AddNumber<double>(*command, "--presence-penalty", {-2, 2}, &g.sampling.presence_penalty,
+                    "weakens tokens that the answer has already");
+  AddNumber<double>(*command, "--frequency-penalty", {-2, 2}, &g.sampling.frequency_penalty,
+                    "the same for every time that the answer has them");
+  command->add_option("--logit-bias", flags->logit_bias, "TOKEN_ID=BIAS,... : -100 (never) to 100 (repeatable)")
+      ->allow_extra_args(false);
+  AddNumber<uint64_t>(*command, "--seed", {}, &g.sampling.seed, "same seed, same text");
   command->add_option("--stop", g.stop, "end before this text (repeatable)")->allow_extra_args(false);
-  command->add_option("--stop-token-id", g.stop_token_ids, "end at this token (repeatable)")->allow_extra_args(false);
+  AddNumber<int32_t>(
+      *command, "--stop-token-id", {.min = 0}, [&g](int32_t id) { g.stop_token_ids.push_back(id); },
+      "end at this token (repeatable)")
+      ->expected(1, CLI::detail::expected_max_vector_size)
+      ->allow_extra_args(false);
   command->add_flag("--ignore-eos", g.ignore_eos, "go on past the model's end tokens");
-  command->add_option("--logprobs", g.logprobs, "with --json: this many likeliest tokens per step")
-      ->capture_default_str();
+  AddNumber<int32_t>(*command, "--logprobs", {0, 1000}, &g.logprobs,
+                     "with --json: this many likeliest tokens per step");
   command->add_flag("--json", flags->json, "one JSON document on stdout instead of the text");
-  command->callback([flags, prompt, file, system, &chosen] {
+  command->callback([flags, prompt, file, system, max_new, &chosen] {
     flags->has_prompt = prompt->count() > 0;
     flags->has_file = file->count() > 0;
     flags->has_system = system->count() > 0;
+    flags->has_max_new_tokens = max_new->count() > 0;
     chosen = [flags] { return Run(*flags); };
   });
 }

@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
+#include "core/base/command_line.h"
+#include "core/base/text_file.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
 #include "core/text/gguf_tokenizer.h"
@@ -25,12 +26,12 @@ struct TokenizeFlags {
 
 absl::StatusOr<std::vector<int32_t>> ParseIds(const std::string& text) {
   std::vector<int32_t> ids;
-  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
-    int32_t id = 0;
-    if (!absl::SimpleAtoi(part, &id)) {
-      return absl::InvalidArgumentError(absl::StrCat("'", part, "' in --decode is no token id"));
-    }
-    ids.push_back(id);
+  if (text.empty()) return ids;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const absl::string_view number = absl::StripAsciiWhitespace(part);
+    auto id = ParseNumber<int32_t>("a token id of --decode", {number.data(), number.size()}, {.min = 0});
+    if (!id.ok()) return id.status();
+    ids.push_back(*id);
   }
   return ids;
 }
@@ -45,6 +46,7 @@ absl::Status Tokenize(const TokenizeFlags& flags) {
   if (!spec.ok()) return spec.status();
   auto tokenizer = Tokenizer::Create(*std::move(spec));
   if (!tokenizer.ok()) return tokenizer.status();
+  if (auto status = (*file)->CheckUnchanged(); !status.ok()) return status;
 
   std::vector<int32_t> ids;
   std::string text;
@@ -71,11 +73,11 @@ absl::Status Tokenize(const TokenizeFlags& flags) {
   }
   if (flags.json) {
     const nlohmann::json document = {{"ids", ids}, {"text", text}};
-    fmt::print("{}\n", document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    Print(document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } else if (flags.has_decode) {
-    fmt::print("{}\n", text);
+    Print(text + "\n");
   } else {
-    fmt::print("{}\n", fmt::join(ids, ","));
+    Print(fmt::format("{}\n", fmt::join(ids, ",")));
   }
   return absl::OkStatus();
 }
@@ -87,7 +89,7 @@ void AddTokenize(CLI::App& app, Command& chosen) {
   CLI::App* command = app.add_subcommand("tokenize", "text to token ids, or back with --decode");
   command->add_option("-m,--model", flags->model, "model file (GGUF)")->required();
   CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the text");
-  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the text");
+  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the text; - is standard input");
   CLI::Option* decode = command->add_option("--decode", flags->decode, "token ids, separated by commas");
   command->add_flag("--no-special", flags->no_special, "special tokens in the text are plain text");
   command->add_flag("--add-special", flags->add_special, "add BOS and EOS where the model wants them");

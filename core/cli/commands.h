@@ -1,5 +1,5 @@
 // The subcommands of octet. Each Add... puts one on the command line; the function it sets runs after parsing and
-// returns the status that Finish turns into the exit code.
+// returns the status that RunProgram turns into the exit code.
 #ifndef OCTET_CORE_CLI_COMMANDS_H_
 #define OCTET_CORE_CLI_COMMANDS_H_
 

@@ -1,9 +1,10 @@
 #include "core/cli/engine.h"
 
 #include <CLI/CLI.hpp>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/mapped_file.h"
+#include "core/base/command_line.h"
 #include "core/cli/progress.h"
 #include "core/kv/kv_options.h"
 #include "core/text/gguf_tokenizer.h"
@@ -18,21 +19,8 @@ absl::Status CheckFlags(const ModelFlags& flags) {
   }
   if (flags.kv_scales != "dynamic") {
     return absl::UnimplementedError(
-        absl::StrCat("--kv-scales ", flags.kv_scales,
-                     " is not supported; use dynamic, the default, whose scales need no calibration"));
-  }
-  if (flags.block_size < 1 || flags.block_size > 4096) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--block-size is ", flags.block_size, "; use 1 to 4096 tokens per page"));
-  }
-  if (flags.max_num_seqs < 1 || flags.max_num_seqs > 4096) {
-    return absl::InvalidArgumentError(absl::StrCat("--max-num-seqs is ", flags.max_num_seqs, "; use 1 to 4096"));
-  }
-  if (flags.max_model_len < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--max-model-len is ", flags.max_model_len, "; use 1 or more"));
-  }
-  if (flags.device.threads < 0 || flags.device.threads > 1024) {
-    return absl::InvalidArgumentError(absl::StrCat("--threads is ", flags.device.threads, "; use 0 (all) to 1024"));
+        absl::StrCat("--kv-scales '", flags.kv_scales,
+                     "' is not supported; use dynamic, the default, whose scales need no calibration"));
   }
   return absl::OkStatus();
 }
@@ -43,10 +31,10 @@ void DeviceFlags::AddTo(CLI::App& app) {
   app.add_option("--device", device, "auto, cpu, cuda, cuda:1, or any backend's name")->capture_default_str();
   app.add_option("--backend-path", backend_paths, "extra backend library, or folder of them (repeatable)")
       ->allow_extra_args(false);
-  app.add_option("--threads", threads, "CPU threads; 0: one per available CPU")->capture_default_str();
+  AddNumber<int32_t>(app, "--threads", {0, 1024}, &threads, "CPU threads; 0: one per available CPU");
 }
 
-void ModelFlags::AddTo(CLI::App& app) {
+void ModelFlags::AddTo(CLI::App& app, int32_t max_step_tokens) {
   app.add_option("-m,--model", model, "model file (GGUF)")->required();
   device.AddTo(app);
   app.add_option("--kv-scales", kv_scales, "dynamic: one scale per token and head, no calibration")
@@ -54,8 +42,9 @@ void ModelFlags::AddTo(CLI::App& app) {
   app.add_option("--compute", compute, "fast, or exact: float activations and accumulation everywhere")
       ->capture_default_str();
   app.add_flag("--strict", strict, "an error instead of a warning where the device has no native kernel");
-  app.add_option("--block-size", block_size, "tokens per KV cache page")->capture_default_str();
-  app.add_option("--max-num-seqs", max_num_seqs, "sequences that the KV cache has room for")->capture_default_str();
+  AddNumber<int32_t>(app, "--block-size", {1, 4096}, &block_size, "tokens per KV cache page");
+  AddNumber<int32_t>(app, "--max-num-seqs", {1, max_step_tokens}, &max_num_seqs,
+                     "sequences that the KV cache has room for");
 }
 
 void ModelFlags::AddCacheTo(CLI::App& app) {
@@ -63,11 +52,13 @@ void ModelFlags::AddCacheTo(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--kv-int8-recipe", kv_int8_recipe, "how K and V become INT8: default, rotation, plain or group32")
       ->capture_default_str();
-  app.add_option("--max-model-len", max_model_len,
-                 "tokens of one sequence that the KV cache has room for; without it, what the request needs");
+  AddNumber<int64_t>(
+      app, "--max-model-len", {1, std::numeric_limits<int32_t>::max()}, [this](int64_t n) { max_model_len = n; },
+      "tokens of one sequence that the KV cache has room for; without it, what the request needs");
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path) {
+  if (path.empty()) return absl::InvalidArgumentError("--model is empty; give the path of a GGUF file");
   auto file = GgufFile::Open(path);
   // A file that is cut short is wrong like any other bad file; DataLoss is kept for devices.
   if (file.status().code() == absl::StatusCode::kDataLoss) return absl::InvalidArgumentError(file.status().message());
@@ -138,7 +129,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const KvOptions& k
     if (flags_.strict) {
       return absl::UnimplementedError(absl::StrCat(slow, ", and --strict was given; leave --strict out to run it"));
     }
-    fmt::print(stderr, "octet: warning: {}\n", slow);
+    PrintToStderr(absl::StrCat("octet: warning: ", slow, "\n"));
   }
   return runner;
 }
@@ -163,12 +154,6 @@ absl::Status Engine::Load(const std::vector<Runner*>& runners) {
     if (auto status = runner->Allocate(); !status.ok()) return status;
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  auto file = MappedFile::Open(path);
-  if (!file.ok()) return file.status();
-  return std::string(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
 }
 
 std::string HumanBytes(uint64_t bytes) {

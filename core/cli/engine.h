@@ -26,7 +26,7 @@ namespace octet {
 struct DeviceFlags {
   std::string device = "auto";
   std::vector<std::string> backend_paths;
-  int threads = 0;  // 0: one per available CPU
+  int32_t threads = 0;  // 0: one per available CPU
 
   void AddTo(CLI::App& app);
 };
@@ -43,8 +43,8 @@ struct ModelFlags {
   int32_t block_size = 64;
   int32_t max_num_seqs = 1;
 
-  void AddTo(CLI::App& app);       // all but the next
-  void AddCacheTo(CLI::App& app);  // the dtype, recipe and length of a command's one cache
+  void AddTo(CLI::App& app, int32_t max_step_tokens);  // all but the next; a step has a token of each sequence
+  void AddCacheTo(CLI::App& app);                      // the dtype, recipe and length of a command's one cache
 };
 
 // Owns everything; members end in reverse order. Open loads nothing onto the device: commands first check the request
@@ -87,9 +87,6 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path)
 
 // Opens the device that the flags name; a device that is not there is Unavailable.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Registry& registry, const DeviceFlags& flags);
-
-// The text of a file; NotFound or InvalidArgument naming it.
-absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
 // "1.50 GiB", "12.3 MiB", "640 B".
 std::string HumanBytes(uint64_t bytes);

@@ -2,8 +2,8 @@
 
 #include <cstring>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/message_text.h"
 #include "core/gguf/gguf_parser.h"
 #include "octet/gguf_blocks.h"
 
@@ -59,9 +59,7 @@ absl::StatusOr<T> Or(const GgufFile& file, std::string_view key, T absent, Gette
 
 std::string QuoteName(std::string_view name) {
   constexpr size_t kShown = 80;
-  const std::string_view shown = name.substr(0, kShown);
-  return absl::StrCat("'", absl::CHexEscape(absl::string_view(shown.data(), shown.size())),
-                      name.size() > kShown ? "..." : "", "'");
+  return absl::StrCat("'", Printable(name.substr(0, kShown)), name.size() > kShown ? "..." : "", "'");
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
@@ -172,7 +170,12 @@ absl::StatusOr<std::vector<std::string_view>> GgufFile::GetStrings(std::string_v
   std::vector<std::string_view> texts(static_cast<size_t>((*value)->count));
   const std::byte* data = (*value)->data;
   for (std::string_view& text : texts) {
-    const auto length = static_cast<size_t>(Load<uint64_t>(data));
+    // Open has seen these lengths, but a file that is written to meanwhile may hold others now.
+    const auto left = static_cast<size_t>(file_.bytes().data() + file_.bytes().size() - data);
+    const uint64_t length = left < sizeof(uint64_t) ? left : Load<uint64_t>(data);
+    if (left < sizeof(uint64_t) || length > left - sizeof(uint64_t)) {
+      return absl::DataLossError(absl::StrCat(path_, " was changed while octet read it; run again once it is whole"));
+    }
     text = {reinterpret_cast<const char*>(data) + sizeof(uint64_t), length};
     data += sizeof(uint64_t) + length;
   }

@@ -1,7 +1,8 @@
 // Reads a GGUF model file (versions 2 and 3, little-endian) through a memory mapping.
 //
 // Open checks every count, length, offset, alignment and type before it uses them, so everything handed out afterwards
-// lies inside the mapping. Assumes that nobody shortens the file while it is mapped. Format: docs/gguf.md of ggml.
+// lies inside the mapping. What happens when somebody shortens the file meanwhile: core/base/mapped_file.h. Format:
+// docs/gguf.md of ggml.
 #ifndef OCTET_CORE_GGUF_GGUF_FILE_H_
 #define OCTET_CORE_GGUF_GGUF_FILE_H_
 
@@ -79,6 +80,9 @@ class GgufFile {
 
   const std::vector<GgufTensor>& tensors() const { return tensors_; }  // file order
   const GgufTensor* FindTensor(std::string_view name) const;           // nullptr when there is none
+
+  // DataLoss when the file has changed since Open; to be asked after the last byte was read.
+  absl::Status CheckUnchanged() const { return file_.CheckUnchanged(path_); }
 
   // Tells the kernel that the tensor's bytes will not be read again soon. They stay readable.
   void DropPages(const GgufTensor& tensor) const;

@@ -58,6 +58,7 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Create(Device& device, o
                                             " bytes for the KV cache, and the plan says ", plan.total()));
   }
 
+  const DrainAtEnd drain(device, stream);  // tables, which the caller may free afterwards, may be on their way
   uint64_t offset = 0;
   cache->offset_tensors_.resize(static_cast<size_t>(plan.layers));
   for (int32_t i = 0; i < plan.layers; ++i) {
@@ -75,7 +76,6 @@ absl::StatusOr<std::unique_ptr<PagedCache>> PagedCache::Create(Device& device, o
       layer.k_offset = &cache->offset_tensors_[index];
       if (auto status = device.Write(stream, cache->offsets_.get(), offset, table.data(), TableBytes(table));
           !status.ok()) {
-        device.Sync(stream).IgnoreError();  // earlier tables, which the caller may free now, may be on their way
         return status;
       }
       offset += TableBytes(table);

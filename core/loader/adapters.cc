@@ -85,19 +85,21 @@ class PluginQuantOps final : public QuantOps {
 
 class PluginPlan final : public AttentionPlan {
  public:
-  PluginPlan(octet_plan* plan, void (*release)(octet_plan*)) : plan_(plan), release_(release) {}
-  ~PluginPlan() override { release_(plan_); }
+  explicit PluginPlan(void (*release)(octet_plan*)) : release_(release) {}
+  ~PluginPlan() override {
+    if (plan != nullptr) release_(plan);
+  }
   PluginPlan(const PluginPlan&) = delete;
   PluginPlan& operator=(const PluginPlan&) = delete;
-  octet_plan* get() const { return plan_; }
+
+  octet_plan* plan = nullptr;
 
  private:
-  octet_plan* plan_;
   void (*release_)(octet_plan*);
 };
 
 // Plans that reach these adapters were made by them.
-octet_plan* PlanOf(const AttentionPlan& plan) { return static_cast<const PluginPlan&>(plan).get(); }
+octet_plan* PlanOf(const AttentionPlan& plan) { return static_cast<const PluginPlan&>(plan).plan; }
 
 class PluginAttention final : public AttentionBackend {
  public:
@@ -114,12 +116,12 @@ class PluginAttention final : public AttentionBackend {
                                                     uint64_t offset) override {
     if (desc.kv == nullptr) return InvalidArgument(device_.id + ": the attention descriptor has no KV layout");
     const convert::CAttentionDesc c(desc);
-    octet_plan* plan = nullptr;
+    auto made = std::make_unique<PluginPlan>(ops_.release_plan);  // first: the plan has an owner from its making on
     OCTET_RETURN_IF_ERROR(CallTable(device_.id, [&](octet_error* error) {
-      return ops_.make_plan(device_.handle, &c.desc, workspace, offset, &plan, error);
+      return ops_.make_plan(device_.handle, &c.desc, workspace, offset, &made->plan, error);
     }));
-    if (plan == nullptr) return NoObject(device_.id, "plan");
-    return std::unique_ptr<AttentionPlan>(std::make_unique<PluginPlan>(plan, ops_.release_plan));
+    if (made->plan == nullptr) return NoObject(device_.id, "plan");
+    return std::unique_ptr<AttentionPlan>(std::move(made));
   }
 
   Status Refill(Stream& stream, AttentionPlan& plan, const Batch& batch) override {

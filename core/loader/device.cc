@@ -30,19 +30,19 @@ absl::StatusOr<std::unique_ptr<Device>> Device::Open(const octet_backend_v1* tab
   }
   absl::StatusOr<DeviceInfo> info = DescribeDevice(*table, index);
   if (!info.ok()) return absl::Status(info.status().code(), absl::StrCat(id, ": ", info.status().message()));
-  octet_device* handle = nullptr;
-  const Status opened =
-      CallTable(id, [&](octet_error* error) { return table->device->open(index, options.c_str(), &handle, error); });
-  if (!opened.ok()) return ToAbsl(opened);
-  if (handle == nullptr) {
-    return absl::InternalError(absl::StrCat(id, ": the backend reported success but opened no device"));
-  }
+  // Made first: from its opening on the handle has an owner.
   std::unique_ptr<Device> device(new Device);
   device->id_ = std::move(id);
   device->info_ = *std::move(info);
   device->table_ = table;
-  device->handle_ = handle;
-  const DeviceRef ref{table, handle, device->id_};
+  const Status opened = CallTable(device->id_, [&](octet_error* error) {
+    return table->device->open(index, options.c_str(), &device->handle_, error);
+  });
+  if (!opened.ok()) return ToAbsl(opened);
+  if (device->handle_ == nullptr) {
+    return absl::InternalError(absl::StrCat(device->id_, ": the backend reported success but opened no device"));
+  }
+  const DeviceRef ref{table, device->handle_, device->id_};
   device->quant_ = MakeQuantOps(ref);
   device->attention_ = MakeAttention(ref);
   device->dense_ = MakeDenseOps(ref);
@@ -126,6 +126,8 @@ absl::Status Device::Fill(octet_stream* stream, octet_buffer* buffer, uint64_t o
 absl::Status Device::Sync(octet_stream* stream) {
   return ToAbsl(CallTable(id_, [&](octet_error* error) { return table_->stream->sync(stream, error); }));
 }
+
+void Device::Drain(octet_stream* stream) noexcept { table_->stream->sync(stream, nullptr); }
 
 absl::Status Device::Record(octet_stream* stream, octet_event* event) {
   return ToAbsl(CallTable(id_, [&](octet_error* error) { return table_->stream->record(stream, event, error); }));

@@ -102,6 +102,8 @@ class Device {
                     uint64_t src_offset, uint64_t bytes);
   absl::Status Fill(octet_stream* stream, octet_buffer* buffer, uint64_t offset, uint64_t bytes, uint8_t value);
   absl::Status Sync(octet_stream* stream);
+  // Sync where nobody can be told of a failure: in destructors and behind an error. Does not allocate.
+  void Drain(octet_stream* stream) noexcept;
   absl::Status Record(octet_stream* stream, octet_event* event);
   absl::Status Wait(octet_stream* stream, octet_event* event);
   absl::Status EventSync(octet_event* event);
@@ -118,6 +120,19 @@ class Device {
   std::unique_ptr<DenseOps> dense_;
   std::unique_ptr<FusedOps> fused_;
   std::unique_ptr<GraphOps> graph_;
+};
+
+// Waits for a stream at the end of a scope, however that ends: before what the stream may still read goes.
+class DrainAtEnd {
+ public:
+  DrainAtEnd(Device& device, octet_stream* stream) : device_(device), stream_(stream) {}
+  ~DrainAtEnd() { device_.Drain(stream_); }
+  DrainAtEnd(const DrainAtEnd&) = delete;
+  DrainAtEnd& operator=(const DrainAtEnd&) = delete;
+
+ private:
+  Device& device_;
+  octet_stream* stream_;
 };
 
 }  // namespace octet

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/message_text.h"
+
 namespace octet {
 namespace {
 
@@ -49,7 +51,7 @@ void LogToBackendSink(int level, std::string_view text) {
   if (TheSink().function) {
     TheSink().function(level, text);
   } else if (level >= 2 || Verbose()) {
-    std::fprintf(stderr, "octet: %s%.*s\n", level == 2 ? "warning: " : "", static_cast<int>(text.size()), text.data());
+    std::fprintf(stderr, "octet: %s%s\n", level == 2 ? "warning: " : "", Printable(text).c_str());
   }
 }
 

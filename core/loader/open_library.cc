@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <mutex>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ absl::StatusOr<octet_backend_query_v1_fn*> OpenLibrary(const std::string& path) 
     std::lock_guard<std::mutex> lock(*mutex);
     libraries->push_back(std::move(library));  // first: its code has run, so it stays even without the symbol
     return &libraries->back().get<octet_backend_query_v1_fn>("octet_backend_query_v1");
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& e) {
     // "boost::dll::shared_library::load() failed (dlerror system message: TEXT): Bad file descriptor"
     std::string text = e.what();

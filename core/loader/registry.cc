@@ -1,9 +1,12 @@
 #include "core/loader/registry.h"
 
+#include <dirent.h>
 #include <sys/auxv.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -16,12 +19,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "core/base/mapped_file.h"
-#include "core/loader/elf_preflight.h"
+#include "core/base/message_text.h"
+#include "core/loader/examine.h"
 #include "core/loader/host_table.h"
-#include "core/loader/open_library.h"
-#include "core/loader/table_check.h"
-#include "octet/convert.h"
 
 namespace octet {
 namespace {
@@ -30,7 +30,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "liboctet_backend_";
 constexpr std::string_view kSuffix = ".so";
-constexpr uint32_t kMostDevices = 1024;
 
 // "cpu" of "liboctet_backend_cpu.so"; empty where the file's name is not of that form.
 std::string BackendName(const fs::path& path) {
@@ -78,17 +77,21 @@ class Search {
     }
     if (!folders_.insert(canonical).second) return;
     std::vector<fs::path> found;
-    fs::directory_iterator it(canonical, error);
-    for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-      if (!BackendName(it->path()).empty()) found.push_back(it->path());
+    // Not std::filesystem: where its directory_iterator is out of memory, it ends the process (libstdc++ 12).
+    const auto close = [](DIR* opened) { closedir(opened); };
+    const std::unique_ptr<DIR, decltype(close)> directory(opendir(canonical.c_str()), close);
+    if (directory != nullptr) errno = 0;  // from here on it says why the loop ended
+    while (const dirent* entry = directory == nullptr ? nullptr : readdir(directory.get())) {
+      if (fs::path path = canonical / entry->d_name; !BackendName(path).empty()) found.push_back(std::move(path));
+      errno = 0;
     }
-    if (error) {
-      searched_.push_back(absl::StrCat(canonical.string(), " (cannot be read: ", error.message(), remark, ")"));
+    if (const int failed = errno; failed != 0) {
+      searched_.push_back(absl::StrCat(canonical.string(), " (cannot be read: ", std::strerror(failed), remark, ")"));
       return;
     }
     std::sort(found.begin(), found.end());
     searched_.push_back(
-        absl::StrCat(canonical.string(), " (", found.size(), found.size() == 1 ? " file" : " files", remark, ")"));
+        absl::StrCat(canonical.string(), " (", CountOf(static_cast<int64_t>(found.size()), "file"), remark, ")"));
     for (const fs::path& path : found) AddFile(path);
   }
 
@@ -139,127 +142,9 @@ class Selection {
   std::set<std::string> wanted_, removed_;
 };
 
-// "address" of "compiler=gcc-12.2;sanitizer=address;targets=x86-64"; "none" where it does not say.
-std::string SanitizerOf(std::string_view build) {
-  constexpr std::string_view kKey = "sanitizer=";
-  const size_t at = build.find(kKey);
-  if (at == std::string_view::npos) return "none";
-  build.remove_prefix(at + kKey.size());
-  return std::string(build.substr(0, build.find(';')));
-}
-
-std::string SanitizerSentence(const std::string& theirs) {
-  return absl::StrCat("built with the ", theirs, " sanitizer; this program has ", convert::BuildSanitizer(),
-                      ": both must be built alike");
-}
-
-// What can be told without running any of its code. Empty: nothing speaks against opening it.
-std::string RefuseUnseen(const std::string& path, BackendReport& report) {
-  const absl::StatusOr<MappedFile> file = MappedFile::Open(path);
-  if (!file.ok()) return std::string(file.status().message());
-  const absl::StatusOr<ElfReport> elf = InspectElf(file->bytes());
-  if (!elf.ok()) return std::string(elf.status().message());
-  if (elf->abi_majors.empty()) {
-    return absl::StrCat("it does not export octet_backend_query_v", OCTET_ABI_MAJOR, ", so it is no octet backend");
-  }
-  const std::vector<uint32_t>& majors = elf->abi_majors;
-  if (std::find(majors.begin(), majors.end(), OCTET_ABI_MAJOR) == majors.end()) {
-    report.abi = absl::StrJoin(majors, ", ");
-    return absl::StrCat("built for backend ABI ", report.abi, "; this program offers ABI ", OCTET_ABI_MAJOR);
-  }
-  // Opening these in a program without the run time of the sanitizer ends the process.
-  for (const auto& [library, name] : {std::pair{"libasan.so", "address"}, std::pair{"libtsan.so", "thread"}}) {
-    for (const std::string& needed : elf->needed) {
-      if (needed.starts_with(library) && std::string_view(convert::BuildSanitizer()) != name) {
-        return SanitizerSentence(name);
-      }
-    }
-  }
-  return "";
-}
-
-// Fills the report; returns the table where the backend may be used.
-const octet_backend_v1* Examine(const octet_host_v1* host, BackendReport& report) {
-  const auto end = [&](BackendState state, std::string reason) {
-    report.state = state;
-    report.reason = std::move(reason);
-    return nullptr;
-  };
-  if (std::string reason = RefuseUnseen(report.path, report); !reason.empty()) {
-    return end(BackendState::kRefused, std::move(reason));
-  }
-  const absl::StatusOr<octet_backend_query_v1_fn*> query = OpenLibrary(report.path);
-  if (!query.ok()) return end(BackendState::kNotLoaded, std::string(query.status().message()));
-
-  octet_error error = convert::Sized<octet_error>();
-  const octet_backend_v1* table = (*query)(host, &error);
-  if (table == nullptr) {
-    const std::string text = convert::ReadText(error.message);
-    return end(BackendState::kRefused,
-               text.empty() ? "it refuses to start and gives no reason" : absl::StrCat("it refuses to start: ", text));
-  }
-  const absl::Status status = CheckTable(*table);
-  if (table->struct_size >= offsetof(octet_backend_v1, name)) report.abi = AbiText(*table);
-  if (!status.ok()) return end(BackendState::kRefused, std::string(status.message()));
-  report.vendor = table->vendor;
-  report.version = table->version;
-  report.build = table->build;
-  if (report.name != table->name) {
-    return end(BackendState::kRefused,
-               absl::StrCat("it calls itself '", table->name, "', but its file is named for '", report.name, "'"));
-  }
-  if (const std::string theirs = SanitizerOf(report.build); theirs != convert::BuildSanitizer()) {
-    return end(BackendState::kRefused, SanitizerSentence(theirs));
-  }
-
-  uint32_t count = 0;
-  error = convert::Sized<octet_error>();
-  const octet_code code = table->device->count(&count, &error);
-  if (code != OCTET_OK) {
-    end(BackendState::kUnavailable, convert::ReadStatus(code, error).message());
-    return table;
-  }
-  if (count > kMostDevices) {
-    return end(BackendState::kRefused, absl::StrCat("it counts ", count, " devices; ", kMostDevices, " are possible"));
-  }
-  for (uint32_t i = 0; i < count; ++i) {
-    absl::StatusOr<DeviceInfo> info = DescribeDevice(*table, i);
-    if (!info.ok()) {
-      report.devices.clear();
-      end(BackendState::kUnavailable, std::string(info.status().message()));
-      return table;
-    }
-    report.devices.push_back(*std::move(info));
-  }
-  if (count == 0) {
-    end(BackendState::kUnavailable, "it found no device on this machine");
-  } else {
-    report.state = BackendState::kReady;
-  }
-  return table;
-}
-
 std::string DeviceId(const std::string& backend, size_t index) { return absl::StrCat(backend, ":", index); }
 
 }  // namespace
-
-const char* BackendStateName(BackendState state) {
-  switch (state) {
-    case BackendState::kReady:
-      return "ready";
-    case BackendState::kUnavailable:
-      return "unavailable";
-    case BackendState::kNotLoaded:
-      return "not loaded";
-    case BackendState::kRefused:
-      return "refused";
-    case BackendState::kShadowed:
-      return "shadowed";
-    case BackendState::kDeselected:
-      return "deselected";
-  }
-  return "?";
-}
 
 absl::StatusOr<std::unique_ptr<Registry>> Registry::Load(const RegistryOptions& options) {
   Search search;
@@ -296,7 +181,6 @@ absl::StatusOr<std::unique_ptr<Registry>> Registry::Load(const RegistryOptions& 
     BackendReport report;
     report.path = path.string();
     report.name = BackendName(path);
-    report.abi = "-";
     const octet_backend_v1* table = nullptr;
     const auto first = std::find_if(registry->reports_.begin(), registry->reports_.end(), [&](const auto& other) {
       return other.name == report.name && other.state != BackendState::kShadowed;
@@ -312,7 +196,7 @@ absl::StatusOr<std::unique_ptr<Registry>> Registry::Load(const RegistryOptions& 
       report.state = BackendState::kDeselected;
       report.reason = absl::StrCat("left out by OCTET_BACKENDS=", std::getenv("OCTET_BACKENDS"));
     } else {
-      table = Examine(host, report);
+      table = ExamineBackend(host, report);
     }
     registry->reports_.push_back(std::move(report));
     registry->tables_.push_back(table);
@@ -381,6 +265,12 @@ absl::StatusOr<std::unique_ptr<Device>> Registry::Open(const std::string& device
   if (name.empty() || !digits || !absl::SimpleAtoi(number, &index)) {
     return absl::InvalidArgumentError(
         absl::StrCat("'", device, "' is no device; write auto, NAME or NAME:NUMBER (", have, ")"));
+  }
+  if (name == "auto") {
+    return absl::InvalidArgumentError(absl::StrCat("'", device,
+                                                   "' is no device: auto takes no number, as it picks the "
+                                                   "device itself; write auto, NAME or NAME:NUMBER (",
+                                                   have, ")"));
   }
   for (const Ready& r : ready) {
     if (reports_[r.report].name == name && r.index == index) return open(r);

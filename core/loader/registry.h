@@ -10,28 +10,9 @@
 #include "absl/status/statusor.h"
 #include "core/base/thread_pool.h"
 #include "core/loader/device.h"
+#include "core/loader/examine.h"
 
 namespace octet {
-
-enum class BackendState {
-  kReady,        // at least one device
-  kUnavailable,  // loaded, but it has no device here
-  kNotLoaded,    // the file could not be opened
-  kRefused,      // the file is not a backend that this program can use
-  kShadowed,     // an earlier folder has a backend of the same name
-  kDeselected,   // left out by $OCTET_BACKENDS
-};
-const char* BackendStateName(BackendState state);
-
-// What happened to one file.
-struct BackendReport {
-  std::string name, path;
-  std::string abi;  // "0.9", "2", or "-" where it could not be read
-  std::string vendor, version, build;
-  BackendState state = BackendState::kNotLoaded;
-  std::string reason;               // one sentence; empty when ready
-  std::vector<DeviceInfo> devices;  // device i is "<name>:i"
-};
 
 struct RegistryOptions {
   std::vector<std::string> backend_paths;  // --backend-path: files or folders, searched first

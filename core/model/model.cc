@@ -210,12 +210,15 @@ absl::Status Model::PlanWeights() {
 absl::Status Model::Upload(void (*progress)(double share, void* arg), void* arg) {
   auto stream = device_->CreateStream();
   if (!stream.ok()) return stream.status();
-  const absl::Status uploaded = UploadOn(stream->get(), progress, arg);
-  // Work under way may still read host memory, also after a failure.
-  const absl::Status synced = device_->Sync(stream->get());
+  {
+    // Work under way may still read host memory, also after a failure.
+    const DrainAtEnd drain(*device_, stream->get());
+    if (auto status = UploadOn(stream->get(), progress, arg); !status.ok()) return status;
+    if (auto status = device_->Sync(stream->get()); !status.ok()) return status;
+  }
   row_scales_.clear();
   packed_.clear();
-  return uploaded.ok() ? synced : uploaded;
+  return file_->CheckUnchanged();
 }
 
 absl::Status Model::UploadOn(octet_stream* stream, void (*progress)(double share, void* arg), void* arg) {

@@ -42,7 +42,8 @@ class Model {
   static absl::StatusOr<std::unique_ptr<Model>> Prepare(Device& device, const GgufFile& file,
                                                         const ModelOptions& options);
 
-  // Packs the weights on the device. `progress` (may be null) is called with the share done.
+  // Packs the weights on the device. `progress` (may be null) is called with the share done. The file is not read any
+  // more afterwards; DataLoss when it has changed since it was opened.
   absl::Status Upload(void (*progress)(double share, void* arg) = nullptr, void* arg = nullptr);
 
   const ModelConfig& config() const { return config_; }

@@ -103,7 +103,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Prepare(const Model& model, cons
 
 Runner::~Runner() {
   // A step that failed may have left work on the stream; its error was told then.
-  if (stream_) device_.Sync(stream_.get()).IgnoreError();
+  if (stream_) device_.Drain(stream_.get());
 }
 
 void Runner::LayOut() {

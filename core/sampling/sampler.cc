@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <utility>
 
 #include "fmt/format.h"
 
@@ -46,6 +47,13 @@ double LogSumExp(std::span<const float> logits, float largest) {
   return std::log(sum);
 }
 
+// What a bias or penalty makes of a logit: an excluded token stays excluded, and nothing overflows to infinity.
+float ChangedLogit(float logit, double changed) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  if (logit == -std::numeric_limits<float>::infinity()) return logit;
+  return static_cast<float>(std::clamp(changed, -kLargest, kLargest));
+}
+
 absl::Status CheckId(int32_t id, size_t vocab_size) {
   if (id >= 0 && static_cast<size_t>(id) < vocab_size) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -72,6 +80,27 @@ absl::Status SamplingParams::Validate() const {
     return absl::InvalidArgumentError(
         fmt::format("repetition_penalty is {}; it must be a positive number (1: no penalty)", repetition_penalty));
   }
+  for (const auto& [name, penalty] :
+       {std::pair("presence_penalty", presence_penalty), std::pair("frequency_penalty", frequency_penalty)}) {
+    if (!(penalty >= -2 && penalty <= 2)) {
+      return absl::InvalidArgumentError(fmt::format("{} is {}; it must be between -2 and 2 (0: none)", name, penalty));
+    }
+  }
+  std::vector<int32_t> biased;
+  for (const LogitBias& entry : logit_bias) {
+    if (entry.id < 0) {
+      return absl::InvalidArgumentError(fmt::format("logit_bias names token {}; token ids start at 0", entry.id));
+    }
+    if (!(entry.bias >= -100 && entry.bias <= 100)) {
+      return absl::InvalidArgumentError(
+          fmt::format("logit_bias of token {} is {}; it must be between -100 and 100", entry.id, entry.bias));
+    }
+    biased.push_back(entry.id);
+  }
+  std::sort(biased.begin(), biased.end());
+  if (const auto twice = std::adjacent_find(biased.begin(), biased.end()); twice != biased.end()) {
+    return absl::InvalidArgumentError(fmt::format("logit_bias names token {} twice; give it one bias", *twice));
+  }
   return absl::OkStatus();
 }
 
@@ -80,25 +109,49 @@ absl::StatusOr<Sampler> Sampler::Create(const SamplingParams& params) {
   return Sampler(params);
 }
 
-absl::Status Sampler::Load(std::span<const float> logits, std::span<const int32_t> history) {
+absl::Status Sampler::Load(std::span<const float> logits, std::span<const int32_t> history,
+                           std::span<const int32_t> sampled) {
   if (absl::StatusOr<float> largest = CheckedMax(logits); !largest.ok()) return largest.status();
-  for (int32_t id : history) {
-    if (absl::Status status = CheckId(id, logits.size()); !status.ok()) return status;
+  for (const std::span<const int32_t> ids : {history, sampled}) {
+    for (int32_t id : ids) {
+      if (absl::Status status = CheckId(id, logits.size()); !status.ok()) return status;
+    }
+  }
+  for (const LogitBias& entry : params_.logit_bias) {
+    if (absl::Status status = CheckId(entry.id, logits.size()); !status.ok()) return status;
   }
   candidates_.resize(logits.size());
   for (size_t id = 0; id < logits.size(); ++id) candidates_[id] = {logits[id], static_cast<int32_t>(id), 0};
-  if (params_.repetition_penalty == 1) return absl::OkStatus();
+  for (const LogitBias& entry : params_.logit_bias) {
+    float& logit = candidates_[static_cast<size_t>(entry.id)].logit;
+    logit = ChangedLogit(logit, logit + entry.bias);
+  }
+  if (params_.repetition_penalty != 1) PenalizeRepetition(history);
+  if (params_.presence_penalty != 0 || params_.frequency_penalty != 0) PenalizeSampled(sampled);
+  return absl::OkStatus();
+}
+
+void Sampler::PenalizeRepetition(std::span<const int32_t> history) {
   for (int32_t id : history) {
     Candidate& candidate = candidates_[static_cast<size_t>(id)];
     if (candidate.weight != 0) continue;  // penalized already
     candidate.weight = 1;
-    if (candidate.logit == -std::numeric_limits<float>::infinity()) continue;
     const double logit = candidate.logit;
-    const double penalized = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
-    constexpr double kLargest = std::numeric_limits<float>::max();
-    candidate.logit = static_cast<float>(std::clamp(penalized, -kLargest, kLargest));
+    candidate.logit = ChangedLogit(candidate.logit,
+                                   logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty);
   }
-  return absl::OkStatus();
+}
+
+void Sampler::PenalizeSampled(std::span<const int32_t> sampled) {
+  for (int32_t id : sampled) candidates_[static_cast<size_t>(id)].weight = 0;
+  for (int32_t id : sampled) candidates_[static_cast<size_t>(id)].weight += 1;
+  for (int32_t id : sampled) {
+    Candidate& candidate = candidates_[static_cast<size_t>(id)];
+    if (candidate.weight == 0) continue;  // penalized already
+    candidate.logit = ChangedLogit(
+        candidate.logit, candidate.logit - candidate.weight * params_.frequency_penalty - params_.presence_penalty);
+    candidate.weight = 0;
+  }
 }
 
 void Sampler::KeepTopK() {
@@ -139,8 +192,9 @@ double Sampler::NextUniform() {
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-absl::StatusOr<int32_t> Sampler::Sample(std::span<const float> logits, std::span<const int32_t> history) {
-  if (absl::Status status = Load(logits, history); !status.ok()) return status;
+absl::StatusOr<int32_t> Sampler::Sample(std::span<const float> logits, std::span<const int32_t> history,
+                                        std::span<const int32_t> sampled) {
+  if (absl::Status status = Load(logits, history, sampled); !status.ok()) return status;
   const Candidate best = *std::min_element(candidates_.begin(), candidates_.end(), kBetter);
   if (params_.temperature == 0) return best.id;
   KeepTopK();

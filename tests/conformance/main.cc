@@ -2,16 +2,18 @@
 // and says pass, fail or unsupported for each; no source and no rebuild needed. Reference: docs/conformance.md.
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "core/base/command_line.h"
 #include "core/base/mapped_file.h"
+#include "core/base/text_file.h"
 #include "core/base/thread_pool.h"
 #include "core/loader/elf_preflight.h"
 #include "core/loader/host_table.h"
@@ -31,21 +33,24 @@ struct Options {
   std::string backend, device_options, filter = "*", mode = "test", json, expect;
   std::vector<std::string> profiles;
   uint32_t device = 0;
-  int threads = 0;
-  double seconds = -1;
+  int32_t threads = 0;
+  double seconds = -1;  // below 0: the mode's own
   uint64_t seed = 0;
   bool list = false, verbose = false, no_unsupported = false;
 };
 
 class NameList : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo& test) override {
+    ++count;
     std::printf("%s.%s\n", test.test_suite_name(), test.name());
   }
+
+ public:
+  int count = 0;
 };
 
-int Refuse(const std::string& sentence) {
-  std::fprintf(stderr, "octet-conformance: %s\n", sentence.c_str());
-  return 2;
+absl::Status NoCaseMatches(const std::string& filter) {
+  return absl::InvalidArgumentError("no case matches '" + filter + "'; --list shows all cases");
 }
 
 absl::Status OpenSubject(const Options& options, ThreadPool* pool) {
@@ -56,7 +61,9 @@ absl::Status OpenSubject(const Options& options, ThreadPool* pool) {
   const auto file = MappedFile::Open(subject.path);
   if (!file.ok()) return file.status();
   const auto elf = InspectElf(file->bytes());
-  if (!elf.ok()) return elf.status();
+  if (!elf.ok()) {
+    return absl::FailedPreconditionError(options.backend + ": " + std::string(elf.status().message()));
+  }
   if (elf->abi_majors.empty()) {
     return absl::FailedPreconditionError(options.backend + " exports no octet_backend_query_v1");
   }
@@ -88,18 +95,12 @@ absl::Status OpenSubject(const Options& options, ThreadPool* pool) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> ReadText(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError("cannot read " + path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 // A file, or the name of one that was installed with the kit.
 absl::StatusOr<std::string> ReadProfileText(const std::string& name) {
-  if (name.find('/') != std::string::npos) return ReadText(name);
+  if (name.find('/') != std::string::npos) return ReadTextFile(name);
   const auto folder =
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../share/octet/conformance/profiles";
-  const auto text = ReadText((folder / (name + ".txt")).lexically_normal().string());
+  const auto text = ReadTextFile((folder / (name + ".txt")).lexically_normal().string());
   if (text.ok()) return text;
   return absl::NotFoundError("there is no profile '" + name + "': " + std::string(text.status().message()));
 }
@@ -125,7 +126,7 @@ absl::StatusOr<ReportOptions> ReadLists(const Options& options) {
     lists.profiles.push_back(*std::move(profile));
   }
   if (options.expect.empty()) return lists;
-  const auto text = ReadText(options.expect);
+  const auto text = ReadTextFile(options.expect);
   if (!text.ok()) return text.status();
   auto expectations = ParseExpectations(*text);
   if (expectations.ok()) {
@@ -138,36 +139,35 @@ absl::StatusOr<ReportOptions> ReadLists(const Options& options) {
   return lists;
 }
 
-// Test and stress.
-int RunCases(const Options& options, ReportOptions lists) {
+// Test and stress. The value is the exit code.
+absl::StatusOr<int> RunCases(const Options& options, ReportOptions lists, JsonFile* json_file) {
   auto* report = new Report(std::move(lists));
   testing::UnitTest::GetInstance()->listeners().Append(report);
   ReportCrashes();
   const int result = RUN_ALL_TESTS();
-  if (report->ran() == 0) return Refuse("no case matches '" + options.filter + "'; --list shows them");
+  if (report->ran() == 0) return NoCaseMatches(options.filter);
   const bool passed = report->Finish();
-  if (!options.json.empty()) {
+  if (json_file != nullptr) {
     nlohmann::json json = report->Json();
     json["mode"] = options.mode;
     json["filter"] = options.filter;
-    if (absl::Status status = WriteJson(options.json, json); !status.ok()) return Refuse(std::string(status.message()));
+    if (absl::Status status = json_file->Write(json); !status.ok()) return status;
   }
   // GoogleTest counts what was expected to fail too; failures outside of cases count in any event.
   const bool outside = testing::UnitTest::GetInstance()->ad_hoc_test_result().Failed();
   const bool refused = options.no_unsupported && report->Count("unsupported") > 0;
-  if (refused) std::fprintf(stderr, "octet-conformance: --no-unsupported, but some cases are\n");
-  return (passed && !outside && !refused && (result == 0 || !options.expect.empty())) ? 0 : 1;
+  if (refused) PrintToStderr("octet-conformance: --no-unsupported, but some cases are\n");
+  const bool good = passed && !outside && !refused && (result == 0 || !options.expect.empty());
+  return good ? kExitDone : kExitFailed;
 }
 
-int RunMode(const Options& options, ReportOptions lists, ThreadPool* pool) {
-  if (options.mode == "test" || options.mode == "stress") return RunCases(options, std::move(lists));
-  const absl::Status status =
-      options.mode == "support"
-          ? RunSupport(options.json)
-          : RunPerf(options.filter, options.seconds < 0 ? 0.2 : options.seconds, options.json, pool);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "octet-conformance: %s\n", std::string(status.message()).c_str());
-  return status.code() == absl::StatusCode::kInternal ? 1 : 2;
+absl::StatusOr<int> RunMode(const Options& options, ReportOptions lists, JsonFile* json, ThreadPool* pool) {
+  if (options.mode == "test" || options.mode == "stress") return RunCases(options, std::move(lists), json);
+  const absl::Status status = options.mode == "support"
+                                  ? RunSupport(json)
+                                  : RunPerf(options.filter, options.seconds < 0 ? 0.2 : options.seconds, json, pool);
+  if (!status.ok()) return status;
+  return kExitDone;
 }
 
 void AddAllCases() {
@@ -187,38 +187,75 @@ void AddAllCases() {
   AddThreadCases();
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app("Checks a backend library against octet's contract");
+// Options that the mode would not look at.
+absl::Status CheckMode(const CLI::App& app, const Options& options) {
+  const std::string& mode = options.mode;
+  if (mode != "test" && mode != "support" && mode != "perf" && mode != "stress") {
+    return absl::InvalidArgumentError("--mode is '" + mode + "'; use test, support, perf or stress");
+  }
+  const std::pair<const char*, const char*> uses[] = {
+      {"--seed", "stress"}, {"--seconds", "stress perf"},        {"--filter", "test perf"}, {"--profile", "test"},
+      {"--expect", "test"}, {"--no-unsupported", "test stress"}, {"--list", "test stress"},
+  };
+  for (const auto& [option, modes] : uses) {
+    if (app.count(option) == 0 || std::string(modes).find(mode) != std::string::npos) continue;
+    return absl::InvalidArgumentError(std::string(option) + " has no use in --mode " + mode +
+                                      "; leave it out, or use " + "--mode " +
+                                      std::string(modes, std::strcspn(modes, " ")));
+  }
+  if (options.profiles.empty() || app.count("--filter") == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError("--profile demands cases that --filter may leave out; give one of them");
+}
+
+// Which cases run is said on the command line only: GoogleTest reads these while the program starts.
+void ForgetGoogleTestEnvironment() {
+  for (const char* name : {"GTEST_TOTAL_SHARDS", "GTEST_SHARD_INDEX", "GTEST_SHARD_STATUS_FILE"}) unsetenv(name);
+  testing::GTEST_FLAG(also_run_disabled_tests) = false;
+  testing::GTEST_FLAG(break_on_failure) = false;
+  testing::GTEST_FLAG(catch_exceptions) = true;
+  testing::GTEST_FLAG(fail_fast) = false;
+  testing::GTEST_FLAG(list_tests) = false;
+  testing::GTEST_FLAG(output) = "";
+  testing::GTEST_FLAG(repeat) = 1;
+  testing::GTEST_FLAG(shuffle) = false;
+  testing::GTEST_FLAG(throw_on_failure) = false;
+}
+
+absl::StatusOr<int> Main(int argc, char** argv) {
+  CLI::App app("Checks a backend library against octet's contract", "octet-conformance");
   Options options;
   app.add_option("--backend", options.backend, "The library: liboctet_backend_<name>.so");
-  app.add_option("--device", options.device, "Index of the device")->capture_default_str();
+  AddNumber<uint32_t>(app, "--device", {}, &options.device, "Index of the device");
   app.add_option("--options", options.device_options, "Handed to the backend's open: key=value,key=value");
   app.add_option("--mode", options.mode,
                  "test: every case; support: what the backend says it has; perf: how fast; stress: random cases")
-      ->check(CLI::IsMember({"test", "support", "perf", "stress"}))
       ->capture_default_str();
-  auto* filter =
-      app.add_option("--filter", options.filter,
-                     "Cases to run: globs with * and ?, several joined by ':', '-' before those to leave out; "
-                     "for perf one glob")
-          ->capture_default_str();
+  app.add_option("--filter", options.filter,
+                 "Cases to run: globs with * and ?, several joined by ':', '-' before those to leave out; "
+                 "for perf one glob")
+      ->capture_default_str();
   app.add_option("--profile", options.profiles,
-                 "Also demand that the cases of this list pass: decode-int8, attention-only, full-model, or a file")
-      ->excludes(filter);
+                 "Also demand that the cases of this list pass: decode-int8, attention-only, full-model, or a file");
   app.add_option("--expect", options.expect,
                  "A file of cases that do not pass, under [never] and [not yet], with reasons");
   app.add_option("--json", options.json, "Write the results to this file too");
-  app.add_option("--seconds", options.seconds, "stress: how long (10); perf: per case (0.2)");
-  app.add_option("--seed", options.seed, "stress: the first seed; random unless given");
-  app.add_option("--threads", options.threads,
-                 "Threads lent to the backend; 0: one per core, 1: no parallel loop is lent")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  AddNumber<double>(
+      app, "--seconds", {0, 1e6}, [&options](double seconds) { options.seconds = seconds; },
+      "stress: how long (10); perf: per case (0.2)");
+  AddNumber<uint64_t>(
+      app, "--seed", {}, [&options](uint64_t seed) { options.seed = seed; },
+      "stress: the first seed; random unless given");
+  AddNumber<int32_t>(app, "--threads", {0, 1024}, &options.threads,
+                     "Threads lent to the backend; 0: one per core, 1: no parallel loop is lent");
   app.add_flag("--list", options.list, "Print the names of the cases and stop");
   app.add_flag("--verbose", options.verbose, "Also print each case that passes or is unsupported");
   app.add_flag("--no-unsupported", options.no_unsupported, "Exit with 1 where a case is unsupported, too");
-  CLI11_PARSE(app, argc, argv);
+  const auto parsed = ParseCommandLine(app, argc, argv);
+  if (!parsed.ok()) return parsed.status();
+  if (!*parsed) return kExitDone;
+  if (absl::Status status = CheckMode(app, options); !status.ok()) return status;
 
+  ForgetGoogleTestEnvironment();
   int gtest_argc = 1;
   testing::InitGoogleTest(&gtest_argc, argv);
   testing::GTEST_FLAG(filter) = options.filter;
@@ -232,16 +269,29 @@ int Main(int argc, char** argv) {
   delete listeners.Release(listeners.default_result_printer());
   if (options.list) {
     OnlyListCases();
-    listeners.Append(new NameList);
-    return RUN_ALL_TESTS();
+    auto* names = new NameList;
+    listeners.Append(names);
+    const int result = RUN_ALL_TESTS();
+    if (names->count == 0) return NoCaseMatches(options.filter);
+    return result;
   }
-  if (options.backend.empty()) return Refuse("--backend is missing: the path of a liboctet_backend_<name>.so");
+  if (options.backend.empty()) {
+    return absl::InvalidArgumentError("--backend is missing: the path of a liboctet_backend_<name>.so");
+  }
   auto lists = ReadLists(options);
-  if (!lists.ok()) return Refuse(std::string(lists.status().message()));
+  if (!lists.ok()) return absl::InvalidArgumentError(lists.status().message());
   // Lives until the process ends, as the backend may keep what it was lent.
   ThreadPool* pool = options.threads == 1 ? nullptr : new ThreadPool(options.threads);
-  if (absl::Status status = OpenSubject(options, pool); !status.ok()) return Refuse(std::string(status.message()));
-  const int code = RunMode(options, *std::move(lists), pool);
+  if (absl::Status status = OpenSubject(options, pool); !status.ok()) {
+    return absl::InvalidArgumentError(status.message());
+  }
+  std::unique_ptr<JsonFile> json;
+  if (app.count("--json") > 0) {
+    auto opened = JsonFile::Open(options.json);
+    if (!opened.ok()) return opened.status();
+    json = *std::move(opened);
+  }
+  const auto code = RunMode(options, *std::move(lists), json.get(), pool);
   TheSubject().stream = {};
   TheSubject().device.reset();
   return code;
@@ -251,10 +301,5 @@ int Main(int argc, char** argv) {
 }  // namespace octet::conformance
 
 int main(int argc, char** argv) {
-  try {
-    return octet::conformance::Main(argc, argv);
-  } catch (const std::exception& e) {
-    std::fprintf(stderr, "octet-conformance: %s\n", e.what());
-    return 2;
-  }
+  return octet::RunProgram("octet-conformance", [=] { return octet::conformance::Main(argc, argv); });
 }

@@ -5,6 +5,7 @@ Runs on the reference backend: slow, so with few cases. Profiles and expectation
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -88,6 +89,12 @@ class Modes(unittest.TestCase):
             self.assertEqual(code, 2)
             self.assertIn(sentence, err)
 
+    def test_lists_that_cannot_be_read(self):
+        for path in ("/", "/dev/zero", self.folder / "missing"):
+            self.refuses("--expect", path, says=str(path))
+        self.refuses("--profile", "/", says="cannot read /")
+        self.assertEqual(run("--filter", DENSE, "--expect", self.file("none", ""))[0], 0)
+
     def test_no_unsupported(self):
         self.assertEqual(run("--filter", LATENT, "--no-unsupported")[0], 1)
         self.assertEqual(run("--filter", DENSE, "--no-unsupported")[0], 0)
@@ -125,10 +132,72 @@ class Modes(unittest.TestCase):
         self.assertEqual(code, 1, out)
         self.assertEqual(run("--mode", "stress", "--seconds", "0", "--seed", seed)[0], 0)
 
+    def refuses(self, *arguments, says):
+        """One sentence on stderr, nothing on stdout, exit code 2."""
+        code, out, err = run(*arguments)
+        self.assertEqual((code, out), (2, ""), f"{arguments}\n{err}")
+        self.assertRegex(err, r"\Aoctet-conformance: [^\n]+\n\Z")
+        self.assertIn(says, err)
+
     def test_a_name_that_matches_nothing_is_refused(self):
-        code, _, err = run("--filter", "Nothing.*")
-        self.assertEqual(code, 2)
-        self.assertIn("no case matches", err)
+        self.refuses("--filter", "Nothing.*", says="no case matches")
+        self.refuses("--filter", "Nothing.*", "--list", says="no case matches")
+        self.refuses("--filter", "", "--list", says="no case matches")
+        self.assertEqual(run("--filter", DENSE, "--list")[:2],
+                         (0, "Dense.Add/f32\nDense.Add/f16\nDense.Add/bf16\n"))
+
+    def test_a_command_line_that_makes_no_sense(self):
+        for option, value in (("--seconds", "-1"), ("--seconds", "nan"), ("--seconds", "inf"), ("--seconds", "1e99"),
+                              ("--seed", "-1"), ("--seed", str(1 << 64)), ("--seed", "0x10"), ("--device", "-1"),
+                              ("--device", "x"), ("--device", "")):
+            self.refuses("--mode", "stress", option, value, says=f"{option} is '{value}'")
+        self.refuses("--threads", "2", says="--threads was given 2 times")
+        self.refuses("--mode", "fast", says="--mode is 'fast'; use test, support, perf or stress")
+        self.refuses("--mode", says="--mode needs a value")
+        self.refuses("--no-such-option", says="does not take '--no-such-option'")
+        self.refuses("--list=maybe", says="--list takes no value")
+        self.refuses("--filter", "*", "--profile", "full-model", says="--profile")
+        for mode, option, value in (("test", "--seed", 1), ("support", "--seconds", 1), ("perf", "--expect", "x"),
+                                    ("support", "--filter", "*")):
+            self.refuses("--mode", mode, option, value, says=f"{option} has no use in --mode {mode}")
+        self.refuses("--mode", "perf", "--list", says="--list has no use")
+
+    def test_a_report_that_cannot_be_written_is_noticed_before_the_run(self):
+        for path in (self.folder / "none/out.json", self.folder, ""):
+            self.refuses("--json", path, says=f"'{path}'")  # no filter: a run would take minutes
+        kept = self.file("kept.json", "old")
+        self.refuses("--json", kept, "--filter", "Nothing.*", says="no case matches")
+        self.assertEqual(kept.read_text(), "old")
+        self.file("kept.json", "long" * 10000)
+        self.assertEqual(run("--json", kept, "--filter", DENSE)[0], 0)
+        self.assertEqual(json.loads(kept.read_text())["counts"]["pass"], 3)
+        code, _, err = run("--json", "/dev/full", "--filter", DENSE)
+        self.assertEqual(code, 1)
+        self.assertIn("/dev/full", err)
+
+    def test_output_that_cannot_be_written(self):
+        for arguments in (["--help"], ["--list"], ["--filter", DENSE], ["--mode", "support"]):
+            with self.subTest(arguments=arguments), open("/dev/full", "wb") as full:
+                command = [KIT, "--backend", BACKENDS / "liboctet_backend_reference.so", *arguments]
+                for stdout in ({"stdout": full}, {"preexec_fn": lambda: os.close(1)}):
+                    done = subprocess.run(command, stderr=subprocess.PIPE, timeout=60, check=False, **stdout)
+                    self.assertEqual(done.returncode, 1, stdout)
+                    self.assertRegex(done.stderr.decode(), r"\Aoctet-conformance: [^\n]*stdout[^\n]*\n\Z")
+                for stderr in ({"stderr": full}, {"preexec_fn": lambda: os.close(2)}):
+                    done = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=False, **stderr)
+                    self.assertEqual(done.returncode, 0, stderr)
+
+    def test_the_environment_leaves_no_case_out(self):
+        whole = run("--filter", DENSE)[1]
+        hostile = {"GTEST_TOTAL_SHARDS": "2", "GTEST_SHARD_INDEX": "0", "GTEST_REPEAT": "2", "GTEST_FILTER": "*f32",
+                   "GTEST_OUTPUT": f"xml:{self.folder}/out.xml", "GTEST_LIST_TESTS": "1"}
+        os.environ.update(hostile)
+        try:
+            self.assertEqual(run("--filter", DENSE)[1], whole)
+        finally:
+            for name in hostile:
+                del os.environ[name]
+        self.assertFalse((self.folder / "out.xml").exists())
 
 
 if __name__ == "__main__":

@@ -274,14 +274,16 @@ std::vector<PerfCase> PerfCases() {
 
 }  // namespace
 
-absl::Status RunPerf(const std::string& filter, double seconds, const std::string& json, ThreadPool* pool) {
+absl::Status RunPerf(const std::string& filter, double seconds, JsonFile* json, ThreadPool* pool) {
   std::vector<PerfCase> chosen;
   for (PerfCase& one : PerfCases()) {
     if (GlobMatch(filter, one.first)) chosen.push_back(std::move(one));
   }
   if (chosen.empty()) return absl::NotFoundError("no perf case matches '" + filter + "'");
   Rates rates;
-  if (const Status status = MeasureRates(seconds, pool, &rates); !status.ok()) return ToAbsl(status);
+  if (const Status status = MeasureRates(seconds, pool, &rates); !status.ok()) {
+    return absl::InternalError(absl::StrCat("measuring the copy and read rates: ", status.message()));
+  }
   std::printf("%s\nthreads %d, copy %.1f GB/s, read %.1f GB/s\n\n%-52s %9s %11s %9s %6s  %s\n", TextOfSubject().c_str(),
               pool == nullptr ? 1 : pool->threads(), rates.copy * 1e-9, rates.read * 1e-9, "case", "MB", "us", "GB/s",
               "share", "kernel");
@@ -311,7 +313,7 @@ absl::Status RunPerf(const std::string& filter, double seconds, const std::strin
                            {"share_of", row.against_copy ? "copy" : "read"},
                            {"kernel", row.kernel}});
   }
-  return json.empty() ? absl::OkStatus() : WriteJson(json, all);
+  return json == nullptr ? absl::OkStatus() : json->Write(all);
 }
 
 }  // namespace octet::conformance

@@ -1,15 +1,18 @@
 #include "tests/conformance/report.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "core/base/message_text.h"
 #include "nlohmann/json.hpp"
 #include "octet/convert.h"
 #include "tests/conformance/harness.h"
@@ -26,7 +29,7 @@ void PrintIndented(const char* text) {
       line += *c;
       continue;
     }
-    if (!line.empty()) std::printf("  %s\n", line.c_str());
+    if (!line.empty()) std::printf("  %s\n", Printable(line).c_str());
     line.clear();
     if (*c == '\0') return;
   }
@@ -121,11 +124,12 @@ bool Report::Finish() {
     if (count++ == 0) first = r.name;
   }
   for (const auto& [reason, cases] : reasons) {
-    std::printf("%-12s %s and %d more: %s\n", reason.starts_with(kNotRun) ? "not-run" : "unsupported",
-                cases.second.c_str(), cases.first - 1, reason.c_str());
+    std::printf("%-12s %s%s: %s\n", reason.starts_with(kNotRun) ? "not-run" : "unsupported", cases.second.c_str(),
+                cases.first > 1 ? absl::StrCat(" and ", cases.first - 1, " more").c_str() : "",
+                Printable(reason).c_str());
   }
   CheckProfiles();
-  for (const std::string& failure : profile_failures_) std::printf("profile      %s\n", failure.c_str());
+  for (const std::string& failure : profile_failures_) std::printf("profile      %s\n", Printable(failure).c_str());
 
   std::string words =
       absl::StrCat(Count("pass"), " passed, ", Count("fail"), " failed, ", Count("unsupported"), " unsupported");
@@ -138,9 +142,9 @@ bool Report::Finish() {
   for (const Result& r : results_) names.push_back(r.name);
   const std::string profiles =
       absl::StrJoin(options_.profiles, "+", [](std::string* out, const Profile& p) { out->append(p.name); });
-  std::printf("%s, profile %s%s, %d cases %s: %s\n", TextOfSubject().c_str(),
-              profiles.empty() ? "none" : profiles.c_str(), profile_failures_.empty() ? "" : " MISSED", ran(),
-              HashOfCases(names).c_str(), words.c_str());
+  std::printf("%s, profile %s%s, %s %s: %s\n", TextOfSubject().c_str(), profiles.empty() ? "none" : profiles.c_str(),
+              profile_failures_.empty() ? "" : " MISSED", CountOf(ran(), "case").c_str(), HashOfCases(names).c_str(),
+              words.c_str());
   return Count("fail") == 0 && Count("unexpected-pass") == 0 && profile_failures_.empty();
 }
 
@@ -174,15 +178,34 @@ nlohmann::json JsonOfSubject() {
 
 std::string TextOfSubject() {
   const Subject& s = TheSubject();
-  return absl::StrCat("backend ", s.name, " ", s.version, ", device ", s.index, " (", s.device->info().name, ", ",
-                      s.device->info().arch, "), ABI ", s.abi, ", kit ", OCTET_KIT_VERSION);
+  return Printable(absl::StrCat("backend ", s.name, " ", s.version, ", device ", s.index, " (", s.device->info().name,
+                                ", ", s.device->info().arch, "), ABI ", s.abi, ", kit ", OCTET_KIT_VERSION));
 }
 
-absl::Status WriteJson(const std::string& path, const nlohmann::json& json) {
-  std::ofstream file(path);
-  file << json.dump(1) << '\n';
-  file.close();
-  return file ? absl::OkStatus() : absl::UnavailableError("cannot write " + path);
+absl::StatusOr<std::unique_ptr<JsonFile>> JsonFile::Open(const std::string& path) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  if (fd < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--json cannot write '", path, "': ", std::strerror(errno)));
+  }
+  return std::unique_ptr<JsonFile>(new JsonFile(path, fd));
+}
+
+JsonFile::~JsonFile() { close(fd_); }
+
+absl::Status JsonFile::Write(const nlohmann::json& json) {
+  const std::string text = json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  struct stat info {};
+  bool good = fstat(fd_, &info) == 0 && (!S_ISREG(info.st_mode) || ftruncate(fd_, 0) == 0);
+  for (size_t done = 0; good && done < text.size();) {
+    const ssize_t wrote = write(fd_, text.data() + done, text.size() - done);
+    if (wrote >= 0) {
+      done += static_cast<size_t>(wrote);
+    } else {
+      good = errno == EINTR;
+    }
+  }
+  if (good) return absl::OkStatus();
+  return absl::UnknownError(absl::StrCat("--json could not write '", path_, "' in full: ", std::strerror(errno)));
 }
 
 }  // namespace octet::conformance

@@ -5,11 +5,13 @@
 #define OCTET_TESTS_CONFORMANCE_REPORT_H_
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json_fwd.hpp"
 #include "tests/conformance/case_lists.h"
@@ -51,7 +53,23 @@ class Report : public testing::EmptyTestEventListener {
 // The backend, the device and the kit, as every mode writes them into its JSON.
 nlohmann::json JsonOfSubject();
 std::string TextOfSubject();  // "backend cpu 0.1.0, device 0 (...), ABI 0.9, kit 0.1.0"
-absl::Status WriteJson(const std::string& path, const nlohmann::json& json);
+
+// The file of --json. It is opened before the run, so that one that cannot be written is noticed then; what it held
+// stays until the run has something to write.
+class JsonFile {
+ public:
+  static absl::StatusOr<std::unique_ptr<JsonFile>> Open(const std::string& path);
+  ~JsonFile();
+  JsonFile(const JsonFile&) = delete;
+  JsonFile& operator=(const JsonFile&) = delete;
+
+  absl::Status Write(const nlohmann::json& json);
+
+ private:
+  JsonFile(const std::string& path, int fd) : path_(path), fd_(fd) {}
+  const std::string path_;
+  const int fd_;
+};
 
 // Names the case in which the process dies of a signal. Not under a sanitizer, which says more.
 void ReportCrashes();

@@ -145,7 +145,7 @@ void Weights(Matrix& matrix) {
 
 }  // namespace
 
-absl::Status RunSupport(const std::string& json) {
+absl::Status RunSupport(JsonFile* json) {
   const octet_backend_v1& table = *TheSubject().table();
   std::printf("%s\nbuild %s\ntables: device memory stream quant attention%s%s%s\n", TextOfSubject().c_str(),
               table.build, table.dense != nullptr ? " dense" : "", table.fused != nullptr ? " fused" : "",
@@ -159,11 +159,11 @@ absl::Status RunSupport(const std::string& json) {
   Attention(matrix);
   matrix.Title("weights");
   Weights(matrix);
-  if (json.empty()) return absl::OkStatus();
+  if (json == nullptr) return absl::OkStatus();
   nlohmann::json all = JsonOfSubject();
   all["build"] = table.build;
   all["support"] = matrix.rows();
-  return WriteJson(json, all);
+  return json->Write(all);
 }
 
 }  // namespace octet::conformance

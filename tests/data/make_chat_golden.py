@@ -74,6 +74,16 @@ CALLS = [
     {"role": "user", "content": "Thanks"},
     {"role": "assistant", "content": "Let me see.", "tool_calls": [{"name": "empty", "arguments": {}}]},
 ]
+# As servers and chats send them: no content beside calls, arguments as JSON text, the last message a tool's.
+CALL_FORMS = [
+    {"role": "system", "content": "Use the tools."},
+    {"role": "user", "content": "Weather in Oslo and Rome?"},
+    {"role": "assistant", "content": None, "tool_calls": [
+        {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Oslo\"}"}}]},
+    {"role": "tool", "tool_call_id": "call_1", "content": "snow"},
+    {"role": "assistant", "content": "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Rome\"}}\n</tool_call>"},
+    {"role": "tool", "content": "sun <b> & \"wind\""},
+]
 
 # Templates in the manner of other models, written for this test; each line of features is one that real ones use.
 GEMMA_LIKE = """{{ bos_token }}
@@ -224,6 +234,9 @@ def main():
     add("qwen tools with system", qwen, MULTI, TOOLS)
     add("qwen calls", qwen, CALLS, TOOLS)
     add("qwen calls without tools", qwen, CALLS, generation=False)
+    add("qwen forms of calls", qwen, CALL_FORMS, TOOLS)
+    add("qwen forms of calls without tools", qwen, CALL_FORMS, generation=False)
+    add("smollm2 has no place for tools", smollm, MULTI, TOOLS)
     add("gemma-like multi", GEMMA_LIKE, MULTI)
     add("gemma-like parts", GEMMA_LIKE, PARTS)
     add("namespace-like calls", NAMESPACE_LIKE, CALLS, TOOLS)

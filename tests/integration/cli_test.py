@@ -14,6 +14,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -87,6 +88,7 @@ class WithoutModel(Case):
         for command in ("fly", "bench", ""):
             self.fails(2, command, "-m", "x", says=["command", "run info tokenize quality"])
         self.fails(2, "--model", "x", "run", says="--model")
+        self.fails(2, "--threads", "2", "info", says="'--threads' stands before the command; write octet info first")
         self.fails(2, "run", "-p", "x", says="--model")
         self.fails(2, "run", "-m", "x", "--no-such-flag", says="--no-such-flag")
         self.fails(2, "run", "-m", "x", "--kv-layers-16bit", "0,1", says="does not take '--kv-layers-16bit'")
@@ -110,18 +112,67 @@ class WithoutModel(Case):
     def test_values_out_of_range(self):
         for flag, value, says in [
             ("--temperature", "-0.5", "temperature"), ("--temperature", "nan", "temperature"),
-            ("--temperature", "inf", "temperature"), ("--top-p", "2", "top_p"), ("--top-p", "0", "top_p"),
-            ("--top-p", "nan", "top_p"), ("--top-k", "-1", "top_k"), ("--min-p", "-1", "min_p"),
-            ("--min-p", "nan", "min_p"), ("--repetition-penalty", "0", "repetition_penalty"),
-            ("--repetition-penalty", "nan", "repetition_penalty"), ("--max-new-tokens", "0", "--max-new-tokens"),
+            ("--temperature", "inf", "temperature"), ("--top-p", "2", "--top-p"), ("--top-p", "0", "top_p"),
+            ("--top-p", "nan", "--top-p"), ("--top-k", "-1", "--top-k"), ("--min-p", "-1", "--min-p"),
+            ("--min-p", "nan", "--min-p"), ("--repetition-penalty", "0", "repetition_penalty"),
+            ("--repetition-penalty", "nan", "--repetition-penalty"), ("--max-new-tokens", "0", "--max-new-tokens"),
             ("--max-new-tokens", "-3", "--max-new-tokens"), ("--logprobs", "-1", "--logprobs"),
             ("--block-size", "0", "--block-size"), ("--block-size", "-16", "--block-size"),
             ("--max-num-seqs", "0", "--max-num-seqs"), ("--max-model-len", "-1", "--max-model-len"),
-            ("--threads", "-1", "--threads"), ("--compute", "slow", "slow"), ("--kv-cache-dtype", "int4", "int4"),
+            ("--threads", "-1", "--threads"), ("--threads", "1025", "from 0 to 1024"),
+            ("--max-model-len", "0", "from 1 to"), ("--max-num-seqs", "257", "from 1 to 256"),
+            ("--seed", "-1", "--seed is '-1'"), ("--seed", str(1 << 64), "from 0 to 18446744073709551615"),
+            ("--max-new-tokens", "0x10", "'0x10'"), ("--max-new-tokens", "", "''"), ("--max-new-tokens", " 1", "' 1'"),
+            ("--max-new-tokens", "1.5", "'1.5'"), ("--temperature", "0x1p3", "'0x1p3'"),
+            ("--stop-token-id", "0x10", "'0x10'"), ("--stop-token-id", "-1", "'-1'"), ("--compute", "slow", "slow"), ("--kv-cache-dtype", "int4", "int4"),
             ("--kv-int8-recipe", "best", "best"),
         ]:  # yapf: disable
             with self.subTest(flag=flag, value=value):
                 self.fails(2, "run", "-m", "no-file.gguf", "-p", "x", f"{flag}={value}", says=says)
+
+    def test_limits_of_quality_are_read_before_anything_runs(self):
+        for flag, value in (("--max-kl", "nan"), ("--max-kl", "-1"), ("--min-top1", "2"), ("--min-top1", "-0.1"),
+                            ("--tokens", "1"), ("--window", "1"), ("--window", "99999999999")):
+            self.fails(2, "quality", "-m", "no-file.gguf", "-f", "x", flag, value, says=f"{flag} is '{value}'")
+        self.fails(2, "quality", "-m", "no-file.gguf", "-f", "x", "--window", "65", "--tokens", "64", says=["65", "64"])
+
+    def test_values_that_are_missing_or_given_twice(self):
+        self.fails(2, "run", "-m", "x", "--seed", "1", "--seed", "2", says="--seed was given 2 times")
+        self.fails(2, "run", "-m", "x", "-m", "y", "-p", "x", says="--model was given 2 times")
+        self.fails(2, "run", "-m", "x", "--stop-token-id", says="--stop-token-id needs a value")
+        self.fails(2, "run", "-m", "x", "-p", "x", "--json=maybe", says="--json takes no value")
+        self.fails(2, "run", "-m", "", "-p", "x", says="--model is empty")
+
+    def test_info_ignores_no_flag(self):
+        self.fails(2, "info", "--threads", "1025", says="from 0 to 1024")
+        self.fails(2, "info", "--device", "cpu", says=["--device", "--model"])
+        self.fails(2, "info", "--backends", "-m", "x", says=["--backends", "--model"])
+
+    def test_output_that_cannot_be_written(self):
+        for args in (["--help"], ["run", "--help"], ["--version"], ["info"], ["info", "--json"]):
+            with self.subTest(args=args), open("/dev/full", "wb") as full:
+                for stdout in ({"stdout": full}, {"preexec_fn": lambda: os.close(1)}):
+                    done = subprocess.run([octet, *args], stderr=subprocess.PIPE, env=clean_env(), timeout=60, **stdout)
+                    self.assertEqual(done.returncode, 1, stdout)
+                    self.assertRegex(done.stderr.decode(), r"\Aoctet: [^\n]*stdout[^\n]*\n\Z")
+                # What goes wrong on stderr alone changes no answer.
+                for stderr in ({"stderr": full}, {"preexec_fn": lambda: os.close(2)}):
+                    done = subprocess.run([octet, *args], stdout=subprocess.PIPE, timeout=60,
+                                          env={**clean_env(), "OCTET_VERBOSE": "dispatch"}, **stderr)
+                    self.assertEqual(done.returncode, 0, stderr)
+                    self.assertTrue(done.stdout)
+
+    def test_each_line_of_the_dispatch_log_comes_once(self):
+        done = subprocess.run([octet, "info"], capture_output=True, timeout=60,
+                              env={**clean_env(), "OCTET_VERBOSE": "dispatch"})
+        lines = done.stderr.decode().splitlines()
+        self.assertTrue(any("chosen" in line for line in lines))
+        self.assertEqual(len(lines), len(set(lines)), lines)
+
+    def test_bytes_of_a_path_are_escaped(self):
+        done = run("info", "-m", os.fsdecode(b"\xff\x1b[31m\n\xc2\x9b"))
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(rb"\xff\x1b[31m\x0a\xc2\x9b", done.stderr)
 
     def test_scales_of_a_checkpoint_are_refused(self):
         self.fails(3, "run", "-m", "no-file.gguf", "-p", "x", "--kv-scales", "checkpoint", says="checkpoint")
@@ -182,6 +233,7 @@ class WithModel(Case):
         self.run_fails(3, "-p", "x", "--device", "nosuch", says=["nosuch", "cpu"])
         self.run_fails(3, "-p", "x", "--device", "cpu:7", says="cpu:7")
         self.run_fails(2, "-p", "x", "--device", "cpu:seven", says="cpu:seven")
+        self.run_fails(2, "-p", "x", "--device", "auto:1", says=["auto:1", "takes no number"])
 
     def test_a_model_file_cut_short(self):
         whole = Path(self.model).read_bytes()
@@ -194,6 +246,9 @@ class WithModel(Case):
     def test_prompts_that_do_not_fit(self):
         long = self.file("long.txt", b"hello " * 9000)
         self.run_fails(2, "-f", long, says=["9001", "8192"])
+        start = time.monotonic()
+        self.run_fails(2, "-f", self.file("spaces.txt", b" " * (32 << 20)), says=["at least", "8192"])
+        self.assertLess(time.monotonic() - start, 10)  # encoding it takes a minute
         self.run_fails(2, "-p", PROMPT, "--max-model-len", "15", says=["15 tokens", "--max-model-len"])
         self.run_fails(2, "-p", PROMPT, "--max-model-len", "8193", says=["8193", "8192"])
 
@@ -214,7 +269,50 @@ class WithModel(Case):
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr.decode().splitlines()[-1], r"\Aoctet: .*(stdout|output)")
 
+    def test_a_stderr_that_cannot_be_written_changes_nothing(self):
+        command = [octet, "run", "-m", self.model, "-p", PROMPT, "-n", "2"]
+        expected = self.succeeds(*command[1:]).stdout
+        with open("/dev/full", "wb") as full:
+            for stderr in ({"stderr": full}, {"preexec_fn": lambda: os.close(2)}):
+                done = subprocess.run(command, stdout=subprocess.PIPE, env=clean_env(), timeout=240, **stderr)
+                self.assertEqual((done.returncode, done.stdout), (0, expected))
+
     # octet run
+
+    def test_prompts_from_pipes(self):
+        expected = self.run_json(tokens=2)["prompt_ids"]
+        command = ["run", "-m", self.model, "-n", "2", "--json", "-f"]
+        done = run(*command, "-", input=PROMPT.encode())
+        self.assertEqual(json.loads(done.stdout)["prompt_ids"], expected)
+        pipe = os.path.join(self.folder.name, "pipe")
+        os.mkfifo(pipe)
+        process = subprocess.Popen([octet, *command, pipe], stdout=subprocess.PIPE, env=clean_env())
+        Path(pipe).write_text(PROMPT)
+        self.assertEqual(json.loads(process.communicate(timeout=240)[0])["prompt_ids"], expected)
+        self.assertEqual(self.json_of("tokenize", "-m", self.model, "-f", self.file("p.txt", PROMPT.encode()))["ids"],
+                         json.loads(run("tokenize", "-m", self.model, "--json", "-f", "-", input=PROMPT.encode()).stdout)["ids"])
+        for command, says in (("run", b"octet: the prompt is empty"), ("quality", b"octet: the text has 0 tokens")):
+            done = run(command, "-m", self.model, "-f", "-", input=b"")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(says, done.stderr)
+        self.assertEqual(run("tokenize", "-m", self.model, "-f", "-", input=b"").stdout, b"\n")
+        self.run_fails(2, "-f", "/dev/zero", says="64 MiB")
+
+    def test_one_token_has_no_speed(self):
+        self.assertIsNone(self.run_json(tokens=1)["timing"]["decode_tokens_per_s"])
+        err = self.succeeds("run", "-m", self.model, "-p", "x", "-n", "010").stderr.decode()
+        self.assertRegex(err, r"(?m)^choice   auto chose cpu:0 ")
+        self.assertRegex(err, r"(?m)^prompt   1 token, [\d.]+ tokens/s$")
+        self.assertRegex(err, r"(?m)^decode   10 tokens, [\d.]+ tokens/s$")
+        err = self.succeeds("run", "-m", self.model, "-p", "x", "-n", "1", "--device", "cpu").stderr.decode()
+        self.assertRegex(err, r"(?m)^decode   1 token$")
+        self.assertNotIn("choice", err)
+
+    def test_many_more_threads_than_cpus_are_usable(self):
+        start = time.monotonic()
+        expected = self.run_json(tokens=4)["ids"]
+        self.assertEqual(self.run_json("--threads", 512, tokens=4)["ids"], expected)
+        self.assertLess(time.monotonic() - start, 60)
 
     def test_the_json_document_is_whole(self):
         answer = self.run_json("--kv-cache-dtype", "int8", tokens=100)
@@ -378,6 +476,9 @@ class WithModel(Case):
         self.assertEqual(document["ids"], list(map(int, ids.split(","))))
         self.fails(2, "tokenize", "-m", self.model, "--decode", "1,two", says="two")
         self.fails(2, "tokenize", "-m", self.model, "--decode", "49152", says="49152")
+        self.fails(2, "tokenize", "-m", self.model, "--decode", "1,,2", says="''")
+        self.fails(2, "tokenize", "-m", self.model, "--decode", "0x10", says="'0x10'")
+        self.assertEqual(self.json_of("tokenize", "-m", self.model, "--decode", " 1, 002")["ids"], [1, 2])
         self.fails(2, "tokenize", "-m", self.model, "--decode=-1")
         self.fails(2, "tokenize", "-m", self.model, "-p", "x", "--decode", "1")
         self.fails(2, "tokenize", "-m", self.model)
@@ -395,8 +496,7 @@ class WithModel(Case):
     def test_quality_refuses_what_it_cannot_measure(self):
         text = self.file("short.txt", b"Too short.")
         self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 64, says="64")
-        self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 1)
-        self.fails(2, "quality", "-m", self.model, "-f", text, "--window", 1)
+        self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 9000, "--window", 8193, says=["8193", "8192"])
         for cache, says in (("int8:worst", "'worst'"), ("bf16:plain", "'bf16:plain'"), ("int8:plain:x", "'int8:plain:x'"),
                             ("", "''")):
             self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 2, "--caches", cache, says=says)

@@ -1,6 +1,7 @@
 // What a runner promises besides numbers: memory as planned, batches refused without a trace, steps without a heap
 // allocation, and an error instead of garbage when a weight is not a number.
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <memory>
 #include <string>
@@ -292,6 +293,107 @@ TEST(GenerateTest, StopsAtItsLimitsAndGivesItsPagesBack) {
   const std::vector<int32_t> too_long(257, 1);
   EXPECT_EQ(Generate(*runner, tokenizer, too_long, {}).status().message(),
             "the prompt has 257 tokens and there is room for 256");
+}
+
+TEST(GenerateTest, AConversationComputesOnlyWhatTheCacheLacksAndAnswersTheSame) {
+  const RandomModel random(Spec());
+  const Tokenizer tokenizer = TinyTokenizer(random.spec().vocab);
+  for (const DType dtype : {DType::kF32, DType::kI8}) {
+    const TinyEngine engine(random.File());
+    const auto runner = engine.MakeRunner(dtype);
+    const int32_t free_pages = runner->cache().pool().free_pages();
+    {
+      CachedSequence sequence(*runner);
+      GenerateOptions options;
+      options.max_new_tokens = 20;
+      const auto ask = [&](const std::vector<int32_t>& prompt, int64_t reused) {
+        const auto answer = Generate(sequence, tokenizer, prompt, options);
+        const auto fresh = Generate(*runner, tokenizer, prompt, options);
+        EXPECT_TRUE(answer.ok() && fresh.ok()) << answer.status() << fresh.status();
+        if (!answer.ok() || !fresh.ok()) return std::vector<int32_t>();
+        EXPECT_EQ(answer->ids, fresh->ids) << DTypeName(dtype);
+        EXPECT_EQ(answer->reused_tokens, reused);
+        EXPECT_EQ(fresh->reused_tokens, 0);
+        EXPECT_EQ(sequence.tokens().size(), prompt.size() + answer->ids.size() - 1);
+        return answer->ids;
+      };
+      std::vector<int32_t> prompt(40);
+      for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 7 % 67);
+      const std::vector<int32_t> answer = ask(prompt, 0);
+      std::vector<int32_t> next = prompt;
+      next.insert(next.end(), answer.begin(), answer.end());
+      next.insert(next.end(), {5, 6, 7});
+      ask(next, 59);  // all of the first turn but the answer's last token, which was never fed
+      ask(next, static_cast<int64_t>(next.size()) - 1);
+      next[45] = (next[45] + 1) % 67;  // the middle of a page
+      ask(next, 45);
+      ask({next.begin(), next.begin() + 32}, 31);
+      ask({66, 1, 2}, 0);
+      EXPECT_EQ(sequence.pages().pages().size(), 2u);  // 23 tokens in pages of 16
+    }
+    EXPECT_EQ(runner->cache().pool().free_pages(), free_pages);
+  }
+}
+
+TEST(GenerateTest, ACancelledAnswerKeepsWhatWasComputed) {
+  const RandomModel random(Spec());
+  const Tokenizer tokenizer = TinyTokenizer(random.spec().vocab);
+  const TinyEngine engine(random.File());
+  const auto runner = engine.MakeRunner(DType::kI8);
+  CachedSequence sequence(*runner);
+  std::atomic<bool> cancel = false;
+  GenerateOptions options;
+  options.cancel = &cancel;
+  const std::vector<int32_t> prompt(200, 3);  // two steps
+  const auto whole = Generate(sequence, tokenizer, prompt, options);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ(whole->finish_reason, "length");
+  ASSERT_GT(whole->ids.size(), 5u);
+
+  sequence.Truncate(0);
+  int pieces = 0;
+  const auto some = Generate(sequence, tokenizer, prompt, options, [&](std::string_view) { cancel = ++pieces == 4; });
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(some->finish_reason, "cancelled");
+  EXPECT_EQ(some->ids.size(), 4u);
+  EXPECT_EQ(sequence.tokens().size(), 203u);
+  EXPECT_EQ(some->text, whole->text.substr(0, some->text.size()));
+
+  // Inside the prompt: nothing is said, and its first step is kept.
+  sequence.Truncate(0);
+  cancel = false;
+  const auto none = Generate(sequence, tokenizer, prompt, options, {}, [&](double) { cancel = true; });
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(none->finish_reason, "cancelled");
+  EXPECT_TRUE(none->ids.empty());
+  EXPECT_EQ(sequence.tokens().size(), 160u);
+  cancel = false;
+  const auto again = Generate(sequence, tokenizer, prompt, options);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->reused_tokens, 160);
+  EXPECT_EQ(again->ids, whole->ids);
+}
+
+TEST(SamplerMemoryTest, ADrawAllocatesNothingAfterTheFirst) {
+  auto sampler = Sampler::Create({.temperature = 0.8,
+                                  .top_k = 40,
+                                  .top_p = 0.9,
+                                  .min_p = 0.01,
+                                  .repetition_penalty = 1.1,
+                                  .presence_penalty = 0.5,
+                                  .frequency_penalty = 0.5,
+                                  .logit_bias = {{3, -100}, {7, 2}}});
+  ASSERT_TRUE(sampler.ok()) << sampler.status();
+  std::vector<float> logits(5000);
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 101) * 0.1f;
+  std::vector<int32_t> history(300);
+  for (size_t i = 0; i < history.size(); ++i) history[i] = static_cast<int32_t>(i * 31 % 5000);
+  EXPECT_TRUE(sampler->Sample(logits, history, history).ok());
+  const int64_t before = AllocationsOfThisThread();
+  bool ok = true;
+  for (int i = 0; i < 20; ++i) ok = ok && sampler->Sample(logits, history, history).ok();
+  EXPECT_EQ(AllocationsOfThisThread() - before, 0);
+  EXPECT_TRUE(ok);
 }
 
 }  // namespace

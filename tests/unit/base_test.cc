@@ -2,7 +2,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <span>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "core/base/mapped_file.h"
+#include "core/base/message_text.h"
 #include "core/base/thread_pool.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -53,6 +56,22 @@ TEST(ThreadPoolTest, RunsManyShortLoopsInARow) {
   EXPECT_THAT(touches.count, ::testing::Each(2000));
 }
 
+// The process's CPU time, so that what else runs here does not count. With workers that spin it is many times as much.
+TEST(ThreadPoolTest, ManyMoreThreadsThanCpusCostWhatTheWorkCosts) {
+  const auto work = [](void*, uint32_t, int64_t begin, int64_t end) {
+    volatile int64_t sum = 0;
+    for (int64_t i = 0; i < (end - begin) * 20000; ++i) sum = sum + i;
+  };
+  const auto cpu_seconds = [&work](int threads) {
+    ThreadPool pool(threads);
+    const std::clock_t start = std::clock();
+    for (int i = 0; i < 100; ++i) pool.ParallelFor(64, work, nullptr);
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  };
+  const double one = cpu_seconds(1), many = cpu_seconds(512);
+  EXPECT_LT(many, 5 * one + 1);
+}
+
 TEST(ThreadPoolTest, ALoopInsideALoopRunsInline) {
   ThreadPool pool(3);
   Touches touches{&pool, std::vector<int>(64), std::vector<std::atomic<int>>(8)};
@@ -93,6 +112,23 @@ TEST(ThreadPoolTest, CallersOnSeveralThreadsTakeTurns) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST(MessageTextTest, PrintableLeavesNoControlCharacterAndNoInvalidByte) {
+  EXPECT_EQ(Printable("plain, Grüße, 世界 🙂 \\"), "plain, Grüße, 世界 🙂 \\");
+  EXPECT_EQ(Printable("a\n\x1b[31m\x7f"), "a\\x0a\\x1b[31m\\x7f");
+  EXPECT_EQ(Printable(std::string_view("\0", 1)), "\\x00");
+  EXPECT_EQ(Printable("\xc2\x9b\xc2\xa0"), "\\xc2\\x9b\xc2\xa0");             // C1; no-break space
+  EXPECT_EQ(Printable("\xff\xc3(\xe2\x82"), "\\xff\\xc3(\\xe2\\x82");         // never; cut short
+  EXPECT_EQ(Printable("\xc0\xaf\xe0\x80\xaf"), "\\xc0\\xaf\\xe0\\x80\\xaf");  // overlong
+  EXPECT_EQ(Printable("\xed\xa0\x80"), "\\xed\\xa0\\x80");                    // a surrogate
+  EXPECT_EQ(Printable("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");           // above U+10FFFF
+}
+
+TEST(MessageTextTest, OneIsSingular) {
+  EXPECT_EQ(CountOf(1, "token"), "1 token");
+  EXPECT_EQ(CountOf(0, "token"), "0 tokens");
+  EXPECT_EQ(CountOf(2, "file"), "2 files");
+}
+
 TEST(MappedFileTest, ReadsWhatWasWrittenAndNamesWhatItCannotOpen) {
   const std::string folder = ::testing::TempDir();
   const std::string path = folder + "/mapped_file_test.bin";
@@ -118,6 +154,28 @@ TEST(MappedFileTest, BorrowedBytesStayTheirOwners) {
     EXPECT_EQ(moved.bytes().size(), page.size());
   }
   EXPECT_EQ(page, std::string(1 << 14, 'x'));
+}
+
+TEST(MappedFileTest, TellsAFileThatChangedSinceItWasOpened) {
+  const std::string path = ::testing::TempDir() + "/mapped_file_test.changed";
+  std::ofstream(path) << "octet";
+  const auto open = MappedFile::Open(path);
+  ASSERT_TRUE(open.ok()) << open.status();
+  MappedFile moved = MappedFile::Open(path).value();
+  const MappedFile file = std::move(moved);
+  EXPECT_TRUE(open->CheckUnchanged(path).ok());
+  EXPECT_TRUE(file.CheckUnchanged(path).ok());
+  for (const uintmax_t size : {4u, 6u}) {
+    std::filesystem::resize_file(path, size);
+    const absl::Status status = file.CheckUnchanged(path);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+    EXPECT_THAT(status.message(), HasSubstr("it had 5 bytes and has " + std::to_string(size)));
+  }
+  std::ofstream(path) << "OCTET";
+  std::filesystem::last_write_time(path, std::filesystem::last_write_time(path) + std::chrono::seconds(2));
+  EXPECT_FALSE(file.CheckUnchanged(path).ok()) << "the same length, written to";
+  unlink(path.c_str());
+  EXPECT_FALSE(file.CheckUnchanged(path).ok());
 }
 
 TEST(MappedFileTest, ANamedPipeIsRefusedWithoutWaitingForAWriter) {

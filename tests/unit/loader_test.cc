@@ -1,7 +1,9 @@
 // The loader against real files: backends built beside this test, and files that only look like one.
 #include <elf.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -10,6 +12,7 @@
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +22,7 @@
 #include "core/loader/registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "octet/convert.h"
 
 namespace octet {
 namespace {
@@ -147,6 +151,30 @@ TEST_F(LoaderTest, EachRefusalSaysWhatIsWrong) {
        "needs the symbol octet_test_defined_nowhere, which neither it nor the libraries it names provide: it must be "
        "linked again"},
       {"missing_library", BackendState::kNotLoaded, "-", "needs liboctet_test_gone.so.7, which is not installed"},
+      {"no_driver_library", BackendState::kNotLoaded, "-",
+       "needs libcuda.so.1, which is not installed (it comes with the NVIDIA driver)"},
+      {"query_throws", BackendState::kRefused, "-",
+       "it refuses to start: its query let a C++ exception out, which the backend ABI forbids (A8)"},
+      {"query_throws_int", BackendState::kRefused, "-",
+       "it refuses to start: its query let a C++ exception out, which the backend ABI forbids (A8)"},
+      {"count_throws", BackendState::kRefused, "0.9",
+       "it refuses to start: its device count let a C++ exception out, which the backend ABI forbids (A8)"},
+      {"describe_throws", BackendState::kRefused, "0.9",
+       "it refuses to start: its device description let a C++ exception out, which the backend ABI forbids (A8)"},
+      {"empty_table", BackendState::kRefused, "-", "its table has 0 bytes; version 1 of the backend ABI has 120"},
+      {"short_part", BackendState::kRefused, "0.9",
+       "its quant table has 32 bytes; version 1 of the backend ABI has 64"},
+      {"no_part", BackendState::kRefused, "0.9",
+       "its table has no stream, which version 1 of the backend ABI requires"},
+      {"no_text", BackendState::kRefused, "0.9",
+       "its table has no name, vendor, version or build text, which version 1 of the backend ABI requires"},
+      {"no_device_silent", BackendState::kUnavailable, "0.9", "the backend failed with code 14 and gave no reason"},
+      {"zero_devices", BackendState::kUnavailable, "0.9", "it found no device on this machine"},
+      {"many_devices", BackendState::kRefused, "0.9", "it counts 4000000000 devices; 1024 are possible"},
+      {"device_fails", BackendState::kUnavailable, "0.9", "Acme 200 does not answer"},
+      {"bad_device", BackendState::kUnavailable, "0.9",
+       "device 0 is described with a preferred alignment of 3 and 32 lanes; the first must be a power of two, the "
+       "second 1 or more"},
   };
   for (const Case& c : cases) {
     const BackendReport report = LoadOne(PluginPath(c.plugin));
@@ -156,8 +184,51 @@ TEST_F(LoaderTest, EachRefusalSaysWhatIsWrong) {
     EXPECT_STREQ(BackendStateName(report.state), BackendStateName(c.state)) << c.plugin;
     EXPECT_TRUE(report.devices.empty());
   }
+  std::set<std::string> sentences;
+  for (const Case& c : cases) sentences.insert(c.reason);
+  EXPECT_EQ(sentences.size(), std::size(cases) - 1) << "only the two throwing queries share theirs";
+}
+
+std::string Repeated(std::string_view text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+TEST_F(LoaderTest, GarbageInTextsReachesNoTerminal) {
+  EXPECT_EQ(LoadOne(PluginPath("garbage_name")).reason,
+            "it calls itself '\\x1b[31m\\x0a\\xffevil', but its file is named for 'garbage_name'");
+  EXPECT_EQ(LoadOne(PluginPath("null_garbage")).reason, "it refuses to start: " + Repeated("\\x1b", 979));
+  const BackendReport report = LoadOne(PluginPath("garbage_device"));
+  ASSERT_EQ(report.devices.size(), 2u) << report.reason;
+  EXPECT_EQ(report.devices[1].name, Repeated("\\x1b", 64));
+  EXPECT_EQ(report.devices[1].arch, Repeated("\\x0a", 32));
+  EXPECT_EQ(report.devices[1].kind, DeviceInfo::Kind::kOther);
+}
+
+TEST_F(LoaderTest, ALongerTableOfALaterVersionIsTaken) {
+  const BackendReport report = LoadOne(PluginPath("long_table"));
+  EXPECT_EQ(report.state, BackendState::kReady) << report.reason;
+  EXPECT_EQ(report.devices.size(), 2u);
+}
+
+TEST_F(LoaderTest, SanitizersMustMatch) {
   EXPECT_THAT(LoadOne(PluginPath("sanitizer")).reason,
               StartsWith("built with the memory sanitizer; this program has "));
+  // Built with the address sanitizer where this program has none, and without where it has one.
+  const std::string ours = convert::BuildSanitizer();
+  EXPECT_EQ(LoadOne(PluginPath("unlike")).reason,
+            ours == "none"
+                ? "built with the address sanitizer; this program has no sanitizer: both must be built alike"
+                : "built with no sanitizer; this program has the " + ours + " sanitizer: both must be built alike");
+}
+
+TEST_F(LoaderTest, TheSameFileUnderTwoPathsIsOneBackend) {
+  const fs::path link = dir_ / "liboctet_backend_good.so";
+  fs::create_symlink(PluginPath("good"), link);
+  const auto registry = Load({PluginPath("good"), link.string(), dir_.string()});
+  const auto named_good = [](const BackendReport& report) { return report.name == "good"; };
+  EXPECT_EQ(std::count_if(registry->reports().begin(), registry->reports().end(), named_good), 1);
 }
 
 TEST_F(LoaderTest, AFileThatIsNotThereIsAnErrorOfItsOwn) {
@@ -174,6 +245,11 @@ TEST_F(LoaderTest, FilesThatAreNoBackendAreRefusedUnseen) {
   fs::create_directory(dir_ / "liboctet_backend_folder.so");
   EXPECT_EQ(LoadOne(text.string()).reason, "the file is not a shared library (no ELF header)");
   EXPECT_EQ(LoadOne(empty.string()).state, BackendState::kRefused);
+  ASSERT_EQ(mkfifo((dir_ / "liboctet_backend_pipe.so").c_str(), 0600), 0);
+  EXPECT_THAT(LoadOne((dir_ / "liboctet_backend_pipe.so").string()).reason, EndsWith(" is not a regular file"));
+  fs::create_symlink(dir_ / "nowhere", dir_ / "liboctet_backend_dangling.so");
+  EXPECT_THAT(Load({dir_.string()})->reports()[0].reason, EndsWith(": No such file or directory"));
+  fs::remove(dir_ / "liboctet_backend_dangling.so");
   EXPECT_EQ(LoadOne("/proc/self/exe").reason,
             "a backend's file is named liboctet_backend_NAME.so, with a-z, 0-9 and _ in NAME");
   fs::copy_file("/proc/self/exe", dir_ / "liboctet_backend_program.so");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -140,6 +141,98 @@ TEST(SamplerTest, RepetitionPenaltyCountsEachTokenOnceAndPushesBothSignsDown) {
   EXPECT_EQ(Draw(&reward, {1, 3e38f}, {1}), 1);  // overflow is clamped, not infinite
 }
 
+int32_t Draw(Sampler* sampler, const std::vector<float>& logits, const std::vector<int32_t>& history,
+             const std::vector<int32_t>& sampled) {
+  auto id = sampler->Sample(logits, history, sampled);
+  EXPECT_TRUE(id.ok()) << id.status();
+  return id.value_or(-1);
+}
+
+// The logits behind bias and penalties, computed from the formulas as they are written.
+std::vector<double> Penalized(const SamplingParams& params, const std::vector<float>& logits,
+                              const std::vector<int32_t>& history, const std::vector<int32_t>& sampled) {
+  std::vector<double> changed(logits.begin(), logits.end());
+  for (size_t id = 0; id < logits.size(); ++id) {
+    const auto count = [id](const std::vector<int32_t>& ids) {
+      return static_cast<double>(std::count(ids.begin(), ids.end(), static_cast<int32_t>(id)));
+    };
+    for (const LogitBias& entry : params.logit_bias) {
+      if (entry.id == static_cast<int32_t>(id)) changed[id] += entry.bias;
+    }
+    if (count(history) > 0) {
+      changed[id] = changed[id] > 0 ? changed[id] / params.repetition_penalty : changed[id] * params.repetition_penalty;
+    }
+    changed[id] -= params.frequency_penalty * count(sampled);
+    if (count(sampled) > 0) changed[id] -= params.presence_penalty;
+  }
+  return changed;
+}
+
+TEST(SamplerTest, BiasAndPenaltiesEqualTheirFormulasInThisOrder) {
+  std::mt19937 random(5);
+  const auto pick = [&random](int n) { return static_cast<int32_t>(random() % static_cast<uint32_t>(n)); };
+  const auto between = [&random](double low, double high) {
+    return low + (high - low) * (static_cast<double>(random()) / 4294967295.0);
+  };
+  for (int round = 0; round < 300; ++round) {
+    std::vector<float> logits(12);
+    for (float& logit : logits) logit = static_cast<float>(between(-4, 4));
+    std::vector<int32_t> history;
+    for (int i = pick(20); i > 0; --i) history.push_back(pick(12));
+    const std::vector<int32_t> sampled(history.begin() + pick(static_cast<int>(history.size()) + 1), history.end());
+    SamplingParams params{.repetition_penalty = round % 3 == 0 ? 1 : between(0.5, 2),
+                          .presence_penalty = round % 4 == 0 ? 0 : between(-2, 2),
+                          .frequency_penalty = round % 5 == 0 ? 0 : between(-2, 2),
+                          .logit_bias = {{pick(6), between(-5, 5)}, {6 + pick(6), between(-5, 5)}}};
+    const std::vector<double> expected = Penalized(params, logits, history, sampled);
+    Sampler greedy = Make(params);
+    EXPECT_EQ(Draw(&greedy, logits, history, sampled),
+              std::max_element(expected.begin(), expected.end()) - expected.begin())
+        << "round " << round;
+    if (round > 2) continue;
+    params.temperature = 1;
+    Sampler sampler = Make(params);
+    std::vector<double> shares(logits.size(), 0), softmax;
+    for (int i = 0; i < 40000; ++i)
+      shares[static_cast<size_t>(Draw(&sampler, logits, history, sampled))] += 1.0 / 40000;
+    double sum = 0;
+    for (double x : expected) sum += std::exp(x);
+    for (double x : expected) softmax.push_back(std::exp(x) / sum);
+    ExpectShares(shares, softmax);
+  }
+}
+
+TEST(SamplerTest, FrequencyCountsEveryTimePresenceOnceAndNeitherThePrompt) {
+  Sampler frequency = Make({.frequency_penalty = 1});
+  EXPECT_EQ(Draw(&frequency, {4, 2.5f}, {0, 0, 0}, {}), 0);
+  EXPECT_EQ(Draw(&frequency, {4, 2.5f}, {0}, {0}), 0);        // 3
+  EXPECT_EQ(Draw(&frequency, {4, 2.5f}, {0, 0}, {0, 0}), 1);  // 2
+  Sampler presence = Make({.presence_penalty = 1});
+  EXPECT_EQ(Draw(&presence, {4, 2.5f}, {0, 0}, {0, 0}), 0);  // 3, however often
+  Sampler reward = Make({.presence_penalty = -2});
+  EXPECT_EQ(Draw(&reward, {1, 2.5f}, {0}, {0}), 0);
+}
+
+TEST(SamplerTest, ALargeBiasForcesOrBansAToken) {
+  const std::vector<float> logits = {3, 1, 2};
+  ExpectShares(Shares({.temperature = 1, .logit_bias = {{1, 100}}, .seed = 30}, logits, {}, 1000), {0, 1, 0});
+  ExpectShares(Shares({.temperature = 1, .logit_bias = {{0, -100}, {2, -100}}, .seed = 31}, logits, {}, 1000),
+               {0, 1, 0});
+  Sampler excluded = Make({.logit_bias = {{0, 100}}});
+  EXPECT_EQ(Draw(&excluded, {-kInf, 1}), 1);
+  Sampler huge = Make({.logit_bias = {{0, 100}}});
+  EXPECT_EQ(Draw(&huge, {std::numeric_limits<float>::max(), 1}), 0);
+}
+
+TEST(SamplerTest, BiasesAndSampledIdsOutsideTheVocabularyEndInASentence) {
+  Sampler sampler = Make({.logit_bias = {{2, 1}}});
+  EXPECT_THAT(std::string(sampler.Sample(std::vector<float>{1, 2}, {}).status().message()),
+              HasSubstr("token id 2 is outside the vocabulary of 2 tokens"));
+  Sampler plain = Make({});
+  EXPECT_THAT(std::string(plain.Sample(std::vector<float>{1, 2}, {}, std::vector<int32_t>{7}).status().message()),
+              HasSubstr("token id 7"));
+}
+
 TEST(SamplerTest, TheSameSeedGivesTheSameDrawsWhereverItRuns) {
   std::vector<float> logits(100);
   for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>(i % 7) * 0.25f;
@@ -205,6 +298,18 @@ TEST(SamplingParamsTest, NamesTheBadValue) {
   for (double bad : {nan, 0.0, -1.0, inf}) {
     EXPECT_THAT(message({.repetition_penalty = bad}), HasSubstr("repetition_penalty is "));
   }
+  for (double bad : {nan, -2.1, 2.1, inf}) {
+    EXPECT_THAT(message({.presence_penalty = bad}), HasSubstr("presence_penalty is "));
+    EXPECT_THAT(message({.frequency_penalty = bad}), HasSubstr("frequency_penalty is "));
+  }
+  for (double bad : {nan, -100.5, 101.0}) {
+    EXPECT_THAT(message({.logit_bias = {{3, bad}}}), HasSubstr("logit_bias of token 3 is "));
+  }
+  EXPECT_THAT(message({.logit_bias = {{-1, 0}}}), HasSubstr("token -1"));
+  EXPECT_THAT(message({.logit_bias = {{5, 0}, {4, 1}, {5, 0}}}), HasSubstr("token 5 twice"));
+  EXPECT_TRUE(SamplingParams({.presence_penalty = -2, .frequency_penalty = 2, .logit_bias = {{0, -100}, {1, 100}}})
+                  .Validate()
+                  .ok());
   EXPECT_TRUE(SamplingParams().Validate().ok());
 }
 

@@ -17,6 +17,11 @@ extern int octet_test_gone(void);
 int octet_test_use(void) { return octet_test_gone(); }
 #endif
 
+#if defined(VARIANT_NO_DRIVER_LIBRARY)
+extern int octet_test_driver(void);
+int octet_test_use(void) { return octet_test_driver(); }
+#endif
+
 #if !defined(VARIANT_SANITIZER)
 #if defined(__SANITIZE_ADDRESS__)
 #define VARIANT_SANITIZER "address"
@@ -40,6 +45,18 @@ static octet_code count(uint32_t* out, octet_error* error) {
 #if defined(VARIANT_NO_DEVICE)
   (void)out;
   return fail(error, OCTET_UNAVAILABLE, "no Acme driver: libacme.so.1 was not found");
+#elif defined(VARIANT_NO_DEVICE_SILENT)
+  (void)out;
+  (void)error;
+  return OCTET_UNAVAILABLE;
+#elif defined(VARIANT_ZERO_DEVICES)
+  (void)error;
+  *out = 0;
+  return OCTET_OK;
+#elif defined(VARIANT_MANY_DEVICES)
+  (void)error;
+  *out = 4000000000u;
+  return OCTET_OK;
 #else
   (void)error;
   *out = 2;
@@ -48,6 +65,9 @@ static octet_code count(uint32_t* out, octet_error* error) {
 }
 
 static octet_code describe(uint32_t index, octet_device_info* out, octet_error* error) {
+#if defined(VARIANT_DEVICE_FAILS)
+  if (index == 1) return fail(error, OCTET_DATA_LOSS, "Acme 200 does not answer");
+#endif
   (void)error;
 #if defined(VARIANT_WIDE_CPU)
   out->kind = OCTET_DEVICE_CPU;
@@ -59,6 +79,13 @@ static octet_code describe(uint32_t index, octet_device_info* out, octet_error* 
   out->memory_bytes = 1u << 30;
   out->preferred_alignment = 512;
   out->lanes = 32;
+#if defined(VARIANT_GARBAGE_DEVICE)
+  memset(out->name, 0x1b, sizeof out->name); /* no end */
+  memset(out->arch, '\n', sizeof out->arch);
+  out->kind = 77;
+#elif defined(VARIANT_BAD_DEVICE)
+  out->preferred_alignment = 3;
+#endif
   return OCTET_OK;
 }
 
@@ -76,7 +103,15 @@ static octet_memory_ops memory_ops;
 static octet_stream_ops stream_ops;
 static octet_quant_ops quant_ops;
 static octet_attention_ops attention_ops;
+#if defined(VARIANT_LONG_TABLE)
+static struct {
+  octet_backend_v1 known;
+  const void* later[4];
+} longer;
+#define table longer.known
+#else
 static octet_backend_v1 table;
+#endif
 
 /* Sets every function of a table to one that is present but never called here. */
 static void fill(void* ops, size_t size) {
@@ -91,6 +126,10 @@ const octet_backend_v1* octet_backend_query_v1(const octet_host_v1* host, octet_
   (void)host;
 #if defined(VARIANT_NULL_WITH_TEXT)
   fail(error, OCTET_FAILED_PRECONDITION, "this backend needs a kernel from this century");
+  return NULL;
+#elif defined(VARIANT_NULL_GARBAGE)
+  memset(error->message, '\033', sizeof error->message); /* no end */
+  error->message_len = 0xffffffffu;
   return NULL;
 #elif defined(VARIANT_NULL_SILENT)
   (void)error;
@@ -117,6 +156,19 @@ const octet_backend_v1* octet_backend_query_v1(const octet_host_v1* host, octet_
   table.abi_draft = 8;
 #elif defined(VARIANT_SHORT_TABLE)
   table.struct_size = offsetof(octet_backend_v1, attention);
+#elif defined(VARIANT_EMPTY_TABLE)
+  table.struct_size = 0;
+#elif defined(VARIANT_LONG_TABLE)
+  table.struct_size = sizeof longer;
+  longer.later[0] = longer.later[3] = &longer;
+#elif defined(VARIANT_SHORT_PART)
+  quant_ops.struct_size = offsetof(octet_quant_ops, gather);
+#elif defined(VARIANT_NO_PART)
+  table.stream = NULL;
+#elif defined(VARIANT_GARBAGE_NAME)
+  table.name = "\033[31m\n\377evil";
+#elif defined(VARIANT_NO_TEXT)
+  table.vendor = NULL;
 #elif defined(VARIANT_NO_GATHER)
   quant_ops.gather = NULL;
 #endif
