@@ -19,6 +19,10 @@
 
 namespace octet {
 
+// The list of tools that the file `path` holds, `text`; its form is that of "tools" in the OpenAI API's chat
+// completions. InvalidArgument names the path and the entry that is none.
+absl::StatusOr<nlohmann::ordered_json> ParseTools(const std::string& path, std::string_view text);
+
 // A model's chat template, with the tools that are offered to the model. Immutable.
 class ChatFormat {
  public:
