@@ -136,11 +136,11 @@ std::string NameOf(const CacheSpec& spec) {
   const std::string k = NameOf(spec.k), v = NameOf(spec.v);
   if (spec.latent) {
     name << "latent_" << k;
-    if (spec.k_extra.type != DType::kBF16) name << "_extra-" << NameOf(spec.k_extra);
+    if (spec.k_extra.type != DType::kBF16) name << "_extra_" << NameOf(spec.k_extra);
   } else if (k == v) {
     name << k;
   } else {
-    name << "k-" << k << "_v-" << v;
+    name << "k_" << k << "_v_" << v;
   }
   if (spec.offset_block > 0) name << "_off" << spec.offset_block;
   name << "_p" << spec.page_tokens << "_kv" << spec.kv_heads << "_d" << spec.k_dim;
