@@ -9,7 +9,6 @@
 #include <functional>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/loader/open_library.h"
@@ -87,11 +86,10 @@ Status AnswersEveryQueryAlike() {
   error = Error();
   const octet_backend_v1* const answer = (*query)(&brief, &error);
   EXPECT_TRUE(answer == TheSubject().table() || (answer == nullptr && error.message[0] != '\0'));
-  std::vector<std::thread> threads;
-  std::vector<const octet_backend_v1*> answers(4);
-  for (auto& one : answers) threads.emplace_back([&] { one = (*query)(&empty, nullptr); });
-  for (std::thread& t : threads) t.join();
-  for (const auto* one : answers) EXPECT_EQ(one, TheSubject().table());
+  OCTET_RETURN_IF_ERROR(OnThreads(4, [&](int) {
+    EXPECT_EQ((*query)(&empty, nullptr), TheSubject().table());
+    return OkStatus();
+  }));
   (*query)(TheSubject().host, nullptr);
   return OkStatus();
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <set>
 
 #include "absl/strings/ascii.h"
@@ -21,17 +22,19 @@ absl::Status Load(const std::string& name, const ReadProfile& read, std::vector<
   const absl::StatusOr<std::string> text = read(name);
   if (!text.ok()) return text.status();
   open.push_back(name);
+  int number = 0;
   for (absl::string_view line : absl::StrSplit(*text, '\n')) {
+    ++number;
     line = absl::StripAsciiWhitespace(line);
     if (line.empty() || line[0] == '#') continue;
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    if (words.size() == 1) {
-      profile.globs.push_back(words[0]);
+    if (words.size() == 1 && words[0] != "include") {
+      profile.lines.push_back({words[0], absl::StrCat(name, ":", number)});
     } else if (words.size() == 2 && words[0] == "include") {
       if (absl::Status status = Load(words[1], read, open, done, profile); !status.ok()) return status;
     } else {
       return absl::InvalidArgumentError(
-          absl::StrCat("profile ", name, ": '", line, "' is neither a glob nor 'include NAME'"));
+          absl::StrCat(name, ":", number, ": '", line, "' is neither a glob nor 'include NAME'"));
     }
   }
   open.pop_back();
@@ -40,6 +43,10 @@ absl::Status Load(const std::string& name, const ReadProfile& read, std::vector<
 
 absl::Status BadLine(int line, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("expectations, line ", line, ": ", what));
+}
+
+bool MatchesOne(const std::string& glob, const std::vector<std::string>& cases) {
+  return std::any_of(cases.begin(), cases.end(), [&](const std::string& name) { return GlobMatch(glob, name); });
 }
 
 }  // namespace
@@ -70,7 +77,7 @@ absl::StatusOr<Profile> LoadProfile(const std::string& name, const ReadProfile& 
   std::vector<std::string> open;
   std::set<std::string> done;
   if (absl::Status status = Load(name, read, open, done, profile); !status.ok()) return status;
-  if (profile.globs.empty()) return absl::InvalidArgumentError(absl::StrCat("profile ", name, " lists no case"));
+  if (profile.lines.empty()) return absl::InvalidArgumentError(absl::StrCat("profile ", name, " lists no case"));
   return profile;
 }
 
@@ -78,6 +85,7 @@ const char* ListName(Expectation::List list) { return list == Expectation::List:
 
 absl::StatusOr<std::vector<Expectation>> ParseExpectations(std::string_view text) {
   std::vector<Expectation> expectations;
+  std::map<std::string, int> lines;  // of each glob
   bool in_section = false;
   Expectation::List list = Expectation::List::kNever;
   int number = 0;
@@ -104,6 +112,9 @@ absl::StatusOr<std::vector<Expectation>> ParseExpectations(std::string_view text
       return BadLine(number, absl::StrCat("'", line, "' has no ", one.glob.empty() ? "glob" : "reason",
                                           "; a line is 'glob : reason'"));
     }
+    if (const int first = lines.try_emplace(one.glob, number).first->second; first != number) {
+      return BadLine(number, absl::StrCat("'", one.glob, "' stands in line ", first, " already; leave one of them"));
+    }
     expectations.push_back(std::move(one));
   }
   return expectations;
@@ -111,9 +122,18 @@ absl::StatusOr<std::vector<Expectation>> ParseExpectations(std::string_view text
 
 absl::Status CheckThatEachMatches(const std::vector<Expectation>& expectations, const std::vector<std::string>& cases) {
   for (const Expectation& one : expectations) {
-    if (std::none_of(cases.begin(), cases.end(), [&](const std::string& c) { return GlobMatch(one.glob, c); })) {
+    if (!MatchesOne(one.glob, cases)) {
       return BadLine(one.line, absl::StrCat("'", one.glob, "' matches no case; --list shows them"));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckThatEachMatches(const Profile& profile, const std::vector<std::string>& cases) {
+  for (const Profile::Line& line : profile.lines) {
+    if (MatchesOne(line.glob, cases)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(line.place, ": '", line.glob, "' matches no case; --list shows them"));
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,8 @@
 // Lists of case names that people keep beside a backend: profiles (cases that must pass) and expectations (cases that
 // do not pass, each with a reason). Parses text only; knows nothing of backends.
 //
-// A profile is one glob a line; "include NAME" takes in another profile, once. An expectation file has the sections [never]
-// and [not yet], with lines "glob : reason". In both, '#' begins a comment line. Globs know * and ?.
+// A profile is one glob a line; "include NAME" takes in another profile, once. An expectation file has the sections
+// [never] and [not yet], with lines "glob : reason". In both, '#' begins a comment line. Globs know * and ?.
 #ifndef OCTET_TESTS_CONFORMANCE_CASE_LISTS_H_
 #define OCTET_TESTS_CONFORMANCE_CASE_LISTS_H_
 
@@ -19,11 +19,15 @@ namespace octet::conformance {
 bool GlobMatch(std::string_view glob, std::string_view text);
 
 struct Profile {
+  struct Line {
+    std::string glob, place;  // place: "file:line", for messages
+  };
   std::string name;
-  std::vector<std::string> globs;
+  std::vector<Line> lines;
 };
 
-// `read` gives the text of a profile by name. InvalidArgument for an empty profile or one that includes itself.
+// `read` gives the text of a profile by name. InvalidArgument for an empty profile, one that includes itself, or, with
+// file and line, what is neither a glob nor an include.
 using ReadProfile = std::function<absl::StatusOr<std::string>(const std::string& name)>;
 absl::StatusOr<Profile> LoadProfile(const std::string& name, const ReadProfile& read);
 
@@ -35,10 +39,12 @@ struct Expectation {
 };
 const char* ListName(Expectation::List list);  // "never", "not yet"
 
-// InvalidArgument, with the line, for a line outside a section, an unknown section, or one without glob or reason.
+// InvalidArgument, with the line, for a line outside a section, an unknown section, or one without glob or reason, and
+// for a glob that comes again.
 absl::StatusOr<std::vector<Expectation>> ParseExpectations(std::string_view text);
 
 // InvalidArgument where a line matches none of the cases: what it was for is gone.
+absl::Status CheckThatEachMatches(const Profile& profile, const std::vector<std::string>& cases);
 absl::Status CheckThatEachMatches(const std::vector<Expectation>& expectations, const std::vector<std::string>& cases);
 
 // The first expectation that matches, or null.

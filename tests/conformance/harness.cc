@@ -4,8 +4,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <mutex>
+#include <new>
+#include <system_error>
+#include <thread>
 #include <utility>
 
+#include "core/base/command_line.h"
 #include "gtest/gtest.h"
 #include "tests/reference/float_types.h"
 
@@ -13,9 +19,12 @@ namespace octet::conformance {
 namespace {
 
 constexpr uint8_t kGuard = 0xa5;
+constexpr char kTooLittleMemory[] = "the machine, or the limit that was set for this process, has too little memory";
 bool only_list = false;
 thread_local Stream* thread_stream = nullptr;
-std::string not_run;  // of the current case
+std::mutex not_run_mutex;
+std::string not_run;                    // of the current case; guarded by the mutex while it runs
+std::string& again = *new std::string;  // of the current case; read by a signal handler too
 
 class FunctionCase : public testing::Test {
  public:
@@ -23,7 +32,13 @@ class FunctionCase : public testing::Test {
   void TestBody() override {
     if (only_list) return;
     not_run.clear();
-    const Status status = body_();
+    Status status;
+    try {
+      status = body_();
+    } catch (const std::bad_alloc&) {
+      if (!MemoryIsShort()) throw;  // of the backend, which must let none out
+      status = NotRun(kTooLittleMemory);
+    }
     if (!not_run.empty()) GTEST_SKIP() << kNotRun << not_run;
     if (status.code() == Code::kUnimplemented) GTEST_SKIP() << status.message();
     if (!status.ok()) ADD_FAILURE() << status.message();
@@ -37,11 +52,13 @@ class FunctionCase : public testing::Test {
 void Need(const char* what, const absl::Status& status) {
   if (status.ok()) return;
   const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
-  std::printf("fail         %s.%s\n  the device can no longer %s: %s\n  no further case can run\n",
-              test != nullptr ? test->test_suite_name() : "?", test != nullptr ? test->name() : "?", what,
-              std::string(status.message()).c_str());
+  const bool short_of_memory = status.code() == absl::StatusCode::kResourceExhausted && MemoryIsShort();
+  std::printf("%-12s %s.%s\n  the device can no longer %s: %s\n  no further case can run%s%s\n  again: %s\n",
+              short_of_memory ? "not-run" : "fail", test != nullptr ? test->test_suite_name() : "?",
+              test != nullptr ? test->name() : "?", what, std::string(status.message()).c_str(),
+              short_of_memory ? ": " : "", short_of_memory ? kTooLittleMemory : "", AgainCommand());
   std::fflush(stdout);
-  std::_Exit(1);
+  std::_Exit(short_of_memory ? kExitUnsupported : kExitFailed);
 }
 
 }  // namespace
@@ -78,6 +95,9 @@ OnDevice::~OnDevice() {
   std::swap(stream_, TheSubject().stream);
 }
 
+void RunAgainWith(const std::string& arguments) { again = TheSubject().command + " " + arguments; }
+const char* AgainCommand() { return again.c_str(); }
+
 void OnlyListCases() { only_list = true; }
 
 void AddCase(std::string name, std::function<Status()> body) {
@@ -87,7 +107,38 @@ void AddCase(std::string name, std::function<Status()> body) {
 }
 
 Status NotRun(const std::string& why) {
+  const std::lock_guard lock(not_run_mutex);
   not_run = why;
+  return OkStatus();
+}
+
+bool MemoryIsShort() {
+  void* const probe = ::operator new (size_t{256} << 20, std::nothrow);
+  ::operator delete(probe);
+  return probe == nullptr;
+}
+
+Status OnThreads(int count, const std::function<Status(int)>& body) {
+  std::vector<Status> results(static_cast<size_t>(count));
+  std::vector<std::exception_ptr> thrown(static_cast<size_t>(count));
+  try {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < count; ++i) {
+      threads.emplace_back([&, i] {
+        try {
+          results[static_cast<size_t>(i)] = body(i);
+        } catch (...) {
+          thrown[static_cast<size_t>(i)] = std::current_exception();
+        }
+      });
+    }
+  } catch (const std::system_error& error) {
+    return NotRun(std::string("the machine starts no further thread: ") + error.what());
+  }
+  for (const std::exception_ptr& one : thrown) {
+    if (one != nullptr) std::rethrow_exception(one);
+  }
+  for (const Status& status : results) OCTET_RETURN_IF_ERROR(status);
   return OkStatus();
 }
 
@@ -106,6 +157,7 @@ void ExpectRefusal(octet_code code, const octet_error& error, const char* what) 
 
 Status Promised(const char* call, const Status& status) {
   if (status.ok()) return status;
+  if (status.code() == Code::kResourceExhausted && MemoryIsShort()) OCTET_RETURN_IF_ERROR(NotRun(kTooLittleMemory));
   return Internal(std::string(call) + " failed although supports promised it (rule A10): " + status.message());
 }
 

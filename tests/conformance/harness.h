@@ -22,6 +22,7 @@ namespace octet::conformance {
 // The backend and device under test; set once by main before any case runs.
 struct Subject {
   std::string path, name, version, abi, options;
+  std::string command;  // what chose it, for a shell: octet-conformance --backend ... --device ...
   uint32_t index = 0;
   const octet_host_v1* host = nullptr;  // what it was lent
   std::unique_ptr<Device> device;
@@ -61,10 +62,15 @@ class OnDevice {
   OwnedStream stream_;
 };
 
-// Adds a case. The name is also its filter: "Area.Behaviour/details".
+// Adds a case. The name is also its filter, "Area.Behaviour/details": it has none of the filter's own * ? : -.
 // With OnlyListCases, cases do nothing.
 void AddCase(std::string name, std::function<Status()> body);
 void OnlyListCases();
+
+// The command that repeats the running case. It is --filter with the case's name, unless the case said other arguments:
+// one that is many in turn does so before each.
+void RunAgainWith(const std::string& arguments);
+const char* AgainCommand();
 
 // Called once per file of cases, by main.
 void AddAbiCases();
@@ -82,7 +88,8 @@ void AddFailureCases();
 void AddLifeCycleCases();
 void AddThreadCases();
 
-// The result of a call that `supports` promised (rule A10): an error becomes a failure, never "unsupported".
+// The result of a call that `supports` promised (rule A10): an error becomes a failure, never "unsupported". Where the
+// memory of the machine has run out, the case is not run.
 Status Promised(const char* call, const Status& status);
 inline Status Promised(const char* call, const absl::Status& status) {
   return Promised(call, Status(static_cast<Code>(status.code()), std::string(status.message())));
@@ -91,6 +98,14 @@ inline Status Promised(const char* call, const absl::Status& status) {
 // The case cannot run on this machine, through no fault of the backend: return NotRun("why").
 inline constexpr char kNotRun[] = "not run: ";
 Status NotRun(const std::string& why);
+
+// Whether the machine, or the limit that was set for the process, cannot give a fraction of a GiB: more than a case
+// itself holds, so that where it can, the kit was not the one that ran out.
+bool MemoryIsShort();
+
+// body(thread) for each of 0 .. count - 1 on a thread of its own; waits for all. The first error, or what a body threw.
+// NotRun where the machine starts no further thread.
+Status OnThreads(int count, const std::function<Status(int)>& body);
 
 // For calls of the raw tables.
 octet_error Error();

@@ -5,8 +5,10 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -53,6 +55,12 @@ absl::Status NoCaseMatches(const std::string& filter) {
   return absl::InvalidArgumentError("no case matches '" + filter + "'; --list shows all cases");
 }
 
+std::string Quoted(const std::string& text) {  // for a shell
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 absl::Status OpenSubject(const Options& options, ThreadPool* pool) {
   Subject& subject = TheSubject();
   std::error_code error;
@@ -86,6 +94,10 @@ absl::Status OpenSubject(const Options& options, ThreadPool* pool) {
   subject.abi = AbiText(*table);
   subject.index = options.device;
   subject.options = options.device_options;
+  subject.command =
+      "octet-conformance --backend " + Quoted(subject.path) + " --device " + std::to_string(subject.index);
+  if (!subject.options.empty()) subject.command += " --options " + Quoted(subject.options);
+  if (options.threads != 0) subject.command += " --threads " + std::to_string(options.threads);
   auto device = Device::Open(table, subject.index, subject.name + ":" + std::to_string(subject.index), subject.options);
   if (!device.ok()) return device.status();
   subject.device = *std::move(device);
@@ -95,13 +107,18 @@ absl::Status OpenSubject(const Options& options, ThreadPool* pool) {
   return absl::OkStatus();
 }
 
-// A file, or the name of one that was installed with the kit.
-absl::StatusOr<std::string> ReadProfileText(const std::string& name) {
-  if (name.find('/') != std::string::npos) return ReadTextFile(name);
+// A file, or one that was installed with the kit.
+std::string ProfilePath(const std::string& name) {
+  if (name.find('/') != std::string::npos) return name;
   const auto folder =
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../share/octet/conformance/profiles";
-  const auto text = ReadTextFile((folder / (name + ".txt")).lexically_normal().string());
-  if (text.ok()) return text;
+  return (folder / (name + ".txt")).lexically_normal().string();
+}
+
+absl::StatusOr<std::string> ReadProfileText(const std::string& name) {
+  const std::string path = ProfilePath(name);
+  const auto text = ReadTextFile(path);
+  if (text.ok() || path == name) return text;
   return absl::NotFoundError("there is no profile '" + name + "': " + std::string(text.status().message()));
 }
 
@@ -123,6 +140,7 @@ absl::StatusOr<ReportOptions> ReadLists(const Options& options) {
   for (const std::string& name : options.profiles) {
     auto profile = LoadProfile(name, ReadProfileText);
     if (!profile.ok()) return profile.status();
+    if (absl::Status status = CheckThatEachMatches(*profile, AllCases()); !status.ok()) return status;
     lists.profiles.push_back(*std::move(profile));
   }
   if (options.expect.empty()) return lists;
@@ -137,6 +155,12 @@ absl::StatusOr<ReportOptions> ReadLists(const Options& options) {
   }
   lists.expectations = *std::move(expectations);
   return lists;
+}
+
+std::vector<std::string> FilesRead(const Options& options) {
+  std::vector<std::string> files = {TheSubject().path, options.expect == "-" ? "/dev/stdin" : options.expect};
+  for (const std::string& name : options.profiles) files.push_back(ProfilePath(name));
+  return files;
 }
 
 // Test and stress. The value is the exit code.
@@ -203,6 +227,15 @@ absl::Status CheckMode(const CLI::App& app, const Options& options) {
                                       "; leave it out, or use " + "--mode " +
                                       std::string(modes, std::strcspn(modes, " ")));
   }
+  if (app.count("--expect") > 0 && options.expect.empty()) {
+    return absl::InvalidArgumentError("--expect is ''; give the path of a file");
+  }
+  for (const char* option : {"--backend", "--device", "--options", "--profile", "--expect", "--json", "--threads",
+                             "--verbose", "--no-unsupported"}) {
+    if (!options.list || app.count(option) == 0) continue;
+    return absl::InvalidArgumentError("--list names the cases of every backend and runs none; leave out " +
+                                      std::string(option));
+  }
   if (options.profiles.empty() || app.count("--filter") == 0) return absl::OkStatus();
   return absl::InvalidArgumentError("--profile demands cases that --filter may leave out; give one of them");
 }
@@ -247,6 +280,7 @@ absl::StatusOr<int> Main(int argc, char** argv) {
       "stress: the first seed; random unless given");
   AddNumber<int32_t>(app, "--threads", {0, 1024}, &options.threads,
                      "Threads lent to the backend; 0: one per core, 1: no parallel loop is lent");
+  app.set_version_flag("--version", std::string("octet-conformance ") + OCTET_KIT_VERSION);
   app.add_flag("--list", options.list, "Print the names of the cases and stop");
   app.add_flag("--verbose", options.verbose, "Also print each case that passes or is unsupported");
   app.add_flag("--no-unsupported", options.no_unsupported, "Exit with 1 where a case is unsupported, too");
@@ -283,11 +317,12 @@ absl::StatusOr<int> Main(int argc, char** argv) {
   // Lives until the process ends, as the backend may keep what it was lent.
   ThreadPool* pool = options.threads == 1 ? nullptr : new ThreadPool(options.threads);
   if (absl::Status status = OpenSubject(options, pool); !status.ok()) {
+    if (status.code() == absl::StatusCode::kResourceExhausted) return status;
     return absl::InvalidArgumentError(status.message());
   }
   std::unique_ptr<JsonFile> json;
   if (app.count("--json") > 0) {
-    auto opened = JsonFile::Open(options.json);
+    auto opened = JsonFile::Open(options.json, FilesRead(options));
     if (!opened.ok()) return opened.status();
     json = *std::move(opened);
   }
@@ -301,5 +336,17 @@ absl::StatusOr<int> Main(int argc, char** argv) {
 }  // namespace octet::conformance
 
 int main(int argc, char** argv) {
-  return octet::RunProgram("octet-conformance", [=] { return octet::conformance::Main(argc, argv); });
+  return octet::RunProgram("octet-conformance", [=]() -> absl::StatusOr<int> {
+    try {
+      return octet::conformance::Main(argc, argv);
+    } catch (const std::bad_alloc&) {  // told without a further allocation
+      octet::PrintToStderr(
+          "octet-conformance: the machine, or the limit that was set for this process, has too little memory for "
+          "this\n");
+      return octet::kExitUnsupported;
+    } catch (const std::system_error& error) {
+      if (error.code() != std::errc::resource_unavailable_try_again) throw;
+      return absl::ResourceExhaustedError(std::string("the system starts no further thread: ") + error.what());
+    }
+  });
 }

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -39,7 +41,10 @@ std::string FullName(const testing::TestInfo& test) { return absl::StrCat(test.t
 
 extern "C" void NameTheCase(int signal_number) {
   const auto say = [](const char* text) { return write(STDOUT_FILENO, text, std::strlen(text)); };
-  if (say("fail         ") < 0 || say(current_case) < 0 || say("\n  the process crashed in this case\n") < 0) _exit(1);
+  for (const char* text : {"fail         ", static_cast<const char*>(current_case),
+                           "\n  the process crashed in this case\n  again: ", AgainCommand(), "\n"}) {
+    if (say(text) < 0) _exit(1);
+  }
   signal(signal_number, SIG_DFL);
   raise(signal_number);
 }
@@ -54,6 +59,7 @@ void ReportCrashes() {
 void Report::OnTestStart(const testing::TestInfo& test) {
   const std::string name = FullName(test);
   std::snprintf(current_case, sizeof(current_case), "%s", name.c_str());
+  RunAgainWith("--filter '" + name + "'");
 }
 
 void Report::OnTestEnd(const testing::TestInfo& test) {
@@ -79,8 +85,7 @@ void Report::OnTestEnd(const testing::TestInfo& test) {
   if (r.word == "fail" || r.word == "unexpected-pass") {
     std::printf("%-12s %s\n", r.word.c_str(), r.name.c_str());
     PrintIndented(r.text.c_str());
-    std::printf("  again: octet-conformance --backend %s --device %u --filter '%s'\n", TheSubject().path.c_str(),
-                TheSubject().index, r.name.c_str());
+    std::printf("  again: %s\n", AgainCommand());
   } else if (options_.verbose) {
     std::printf("%-12s %s\n", r.word.c_str(), r.name.c_str());
   }
@@ -96,16 +101,9 @@ int Report::Count(const char* word) const {
 void Report::CheckProfiles() {
   for (const Profile& profile : options_.profiles) {
     std::map<std::string, const Result*> missed;
-    for (const std::string& glob : profile.globs) {
-      bool matched = false;
+    for (const Profile::Line& line : profile.lines) {
       for (const Result& r : results_) {
-        if (!GlobMatch(glob, r.name)) continue;
-        matched = true;
-        if (r.word != "pass") missed[r.name] = &r;
-      }
-      if (!matched) {
-        profile_failures_.push_back(
-            absl::StrCat("profile ", profile.name, " wants '", glob, "', which matches no case"));
+        if (r.word != "pass" && GlobMatch(line.glob, r.name)) missed[r.name] = &r;
       }
     }
     for (const auto& [name, r] : missed) {
@@ -182,20 +180,42 @@ std::string TextOfSubject() {
                                 ", ", s.device->info().arch, "), ABI ", s.abi, ", kit ", OCTET_KIT_VERSION));
 }
 
-absl::StatusOr<std::unique_ptr<JsonFile>> JsonFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  if (fd < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("--json cannot write '", path, "': ", std::strerror(errno)));
+absl::StatusOr<std::unique_ptr<JsonFile>> JsonFile::Open(const std::string& path,
+                                                         const std::vector<std::string>& inputs) {
+  const auto cannot = [&path](const char* why) {
+    return absl::InvalidArgumentError(absl::StrCat("--json cannot write '", path, "': ", why));
+  };
+  int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0 && errno == ENOENT) {
+    const int made = open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (made < 0) return cannot(std::strerror(errno));
+    close(made);
+    // Through a link: what it names was made.
+    std::error_code ignored;  // a file that stays is empty, as the run would leave it when it is interrupted
+    std::filesystem::remove(std::filesystem::canonical(path, ignored), ignored);
+  } else if (fd < 0) {
+    return cannot(std::strerror(errno));
   }
-  return std::unique_ptr<JsonFile>(new JsonFile(path, fd));
+  auto file = std::unique_ptr<JsonFile>(new JsonFile(path, fd));
+  struct stat target {};
+  if (fd < 0 || fstat(fd, &target) != 0 || !S_ISREG(target.st_mode)) return file;
+  for (const std::string& input : inputs) {
+    struct stat other {};
+    if (stat(input.c_str(), &other) != 0 || other.st_dev != target.st_dev || other.st_ino != target.st_ino) continue;
+    return cannot("the run reads that file; name another");
+  }
+  return file;
 }
 
-JsonFile::~JsonFile() { close(fd_); }
+JsonFile::~JsonFile() {
+  if (fd_ >= 0) close(fd_);
+}
 
 absl::Status JsonFile::Write(const nlohmann::json& json) {
   const std::string text = json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (fd_ < 0) fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   struct stat info {};
-  bool good = fstat(fd_, &info) == 0 && (!S_ISREG(info.st_mode) || ftruncate(fd_, 0) == 0);
+  bool good = fd_ >= 0 && fstat(fd_, &info) == 0 && (!S_ISREG(info.st_mode) || ftruncate(fd_, 0) == 0);
   for (size_t done = 0; good && done < text.size();) {
     const ssize_t wrote = write(fd_, text.data() + done, text.size() - done);
     if (wrote >= 0) {

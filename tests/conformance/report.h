@@ -54,11 +54,13 @@ class Report : public testing::EmptyTestEventListener {
 nlohmann::json JsonOfSubject();
 std::string TextOfSubject();  // "backend cpu 0.1.0, device 0 (...), ABI 0.9, kit 0.1.0"
 
-// The file of --json. It is opened before the run, so that one that cannot be written is noticed then; what it held
-// stays until the run has something to write.
+// The file of --json. One that cannot be written is noticed before the run. Until the run has something to write, a
+// file keeps what it held, and one that was not there is not there.
 class JsonFile {
  public:
-  static absl::StatusOr<std::unique_ptr<JsonFile>> Open(const std::string& path);
+  // InvalidArgument where it cannot be written, or is one of `inputs`, the files that the run reads.
+  static absl::StatusOr<std::unique_ptr<JsonFile>> Open(const std::string& path,
+                                                        const std::vector<std::string>& inputs);
   ~JsonFile();
   JsonFile(const JsonFile&) = delete;
   JsonFile& operator=(const JsonFile&) = delete;
@@ -68,7 +70,7 @@ class JsonFile {
  private:
   JsonFile(const std::string& path, int fd) : path_(path), fd_(fd) {}
   const std::string path_;
-  const int fd_;
+  int fd_;  // -1: to be created
 };
 
 // Names the case in which the process dies of a signal. Not under a sanitizer, which says more.

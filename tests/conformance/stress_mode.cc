@@ -32,7 +32,9 @@ Status RandomCases(uint64_t seed, double seconds) {
   const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   int ran = 0, unsupported = 0;
   do {
-    reference::Random random(seed + static_cast<uint64_t>(ran++));
+    const uint64_t own_seed = seed + static_cast<uint64_t>(ran++);
+    RunAgainWith("--mode stress --seed " + std::to_string(own_seed) + " --seconds 0");
+    reference::Random random(own_seed);
     const bool layout = random.Int(0, 3) == 0;
     const CacheSpec spec = RandomSpec(random);
     const AttentionCase c = LargerAttention(random);
@@ -43,9 +45,7 @@ Status RandomCases(uint64_t seed, double seconds) {
       ADD_FAILURE() << status.message();
     }
     if (testing::Test::HasFailure()) {
-      ADD_FAILURE() << "seed " << seed + static_cast<uint64_t>(ran) - 1 << ": "
-                    << (layout ? "cache " + NameOf(spec) : "attention " + NameOf(c))
-                    << "; --mode stress --seconds 0 --seed N runs it again";
+      ADD_FAILURE() << "seed " << own_seed << ": " << (layout ? "cache " + NameOf(spec) : "attention " + NameOf(c));
       break;
     }
   } while (Clock::now() < end);

@@ -1,11 +1,9 @@
 // Several threads, each with a stream of its own, on one device and on several: the answers are those of one thread,
 // and errors belong to the call that failed. Worth most under the thread sanitizer. Rule: abi.h, A11.
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -17,18 +15,6 @@ namespace octet::conformance {
 namespace {
 
 constexpr int kThreads = 4;
-
-// body(thread) on each of kThreads threads; the first error.
-Status OnThreads(const std::function<Status(int)>& body) {
-  std::vector<Status> results(kThreads);
-  std::vector<std::thread> threads;
-  for (int i = 0; i < kThreads; ++i) {
-    threads.emplace_back([&, i] { results[static_cast<size_t>(i)] = body(i); });
-  }
-  for (std::thread& t : threads) t.join();
-  for (const Status& status : results) OCTET_RETURN_IF_ERROR(status);
-  return OkStatus();
-}
 
 Status AttentionInParallel(SideSpec side) {
   AttentionCase cases[kThreads];
@@ -43,7 +29,7 @@ Status AttentionInParallel(SideSpec side) {
     OCTET_RETURN_IF_ERROR(scene.AppendAll());
     OCTET_RETURN_IF_ERROR(scene.Run(scene.WholePieces(), &serial[i]));
   }
-  return OnThreads([&](int thread) -> Status {
+  return OnThreads(kThreads, [&](int thread) -> Status {
     const StreamOfThread own;
     Scene scene;
     OCTET_RETURN_IF_ERROR(scene.Init(cases[thread]));
@@ -60,7 +46,7 @@ Status AttentionInParallel(SideSpec side) {
 
 // Each thread its own cache.
 Status CachesInParallel() {
-  return OnThreads([](int thread) -> Status {
+  return OnThreads(kThreads, [](int thread) -> Status {
     const StreamOfThread own;
     const CacheSpec spec = Both(Int8(64));
     TestCache cache;
@@ -111,7 +97,7 @@ Status LinearInParallel() {
   };
   std::vector<uint8_t> serial[kThreads];
   for (int i = 0; i < kThreads; ++i) OCTET_RETURN_IF_ERROR(run(i, &serial[i]));
-  return OnThreads([&](int thread) -> Status {
+  return OnThreads(kThreads, [&](int thread) -> Status {
     const StreamOfThread own;
     for (int i = 0; i < 8; ++i) {
       std::vector<uint8_t> bytes;
@@ -123,7 +109,7 @@ Status LinearInParallel() {
 }
 
 Status DevicesInParallel() {
-  return OnThreads([](int thread) -> Status {
+  return OnThreads(kThreads, [](int thread) -> Status {
     for (int i = 0; i < 8; ++i) {
       auto device = OpenAgain();
       if (!device.ok()) return Promised("open", device.status());
@@ -159,7 +145,7 @@ Status ErrorsStayWithTheirCall() {
   };
   std::string serial[kThreads];
   for (int i = 0; i < kThreads; ++i) serial[i] = fail(i);
-  return OnThreads([&](int thread) {
+  return OnThreads(kThreads, [&](int thread) {
     for (int i = 0; i < 100; ++i) EXPECT_EQ(fail(thread), serial[thread]);
     return OkStatus();
   });
@@ -173,14 +159,14 @@ Status WorkMovesBetweenThreads() {
   Scene scene;
   OCTET_RETURN_IF_ERROR(scene.Init(c));
   for (int i = 0; i < 3; ++i) {
-    Status status;
-    AttentionResult result;
-    std::thread([&] {
-      status = scene.AppendAll();
-      if (status.ok()) status = scene.Run(scene.WholePieces(), &result);
-    }).join();
+    const Status status = OnThreads(1, [&](int) -> Status {
+      AttentionResult result;
+      OCTET_RETURN_IF_ERROR(scene.AppendAll());
+      OCTET_RETURN_IF_ERROR(scene.Run(scene.WholePieces(), &result));
+      scene.Check(scene.WholePieces(), result);
+      return OkStatus();
+    });
     OCTET_RETURN_IF_ERROR(status);
-    scene.Check(scene.WholePieces(), result);
   }
   return OkStatus();
 }

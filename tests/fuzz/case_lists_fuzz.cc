@@ -37,10 +37,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto profile = kit::LoadProfile("0", read);
   octet::fuzz::RequireSentence(profile.status());
   if (profile.ok()) {
-    for (const std::string& glob : profile->globs) {
-      octet::fuzz::Require(kit::GlobMatch(glob, glob), "a glob that does not match its own text");
-      for (const std::string& name : Cases()) kit::GlobMatch(glob, name);
+    for (const kit::Profile::Line& line : profile->lines) {
+      octet::fuzz::Require(kit::GlobMatch(line.glob, line.glob), "a glob that does not match its own text");
     }
+    octet::fuzz::RequireSentence(kit::CheckThatEachMatches(*profile, Cases()));
   }
   if (files.empty()) return 0;
   const auto expectations = kit::ParseExpectations(files[0]);

@@ -44,18 +44,26 @@ ReadProfile From(const std::map<std::string, std::string>& files) {
   };
 }
 
+std::vector<std::string> Globs(const Profile& profile) {
+  std::vector<std::string> globs;
+  for (const Profile::Line& line : profile.lines) globs.push_back(line.glob);
+  return globs;
+}
+
 TEST(LoadProfileTest, ListsItsGlobsAndThoseItIncludes) {
   const auto profile =
       LoadProfile("all", From({{"all", "# everything\n\n  Abi.*  \r\ninclude part\nB.*"}, {"part", "P.*\n"}}));
   ASSERT_TRUE(profile.ok()) << profile.status();
   EXPECT_EQ(profile->name, "all");
-  EXPECT_THAT(profile->globs, ElementsAre("Abi.*", "P.*", "B.*"));
+  EXPECT_THAT(Globs(*profile), ElementsAre("Abi.*", "P.*", "B.*"));
+  EXPECT_EQ(profile->lines[0].place, "all:3");
+  EXPECT_EQ(profile->lines[1].place, "part:1");
 }
 
 TEST(LoadProfileTest, ListsAProfileOnceThoughItIsTakenInTwice) {
   auto profile = LoadProfile("a", From({{"a", "include b\ninclude c"}, {"b", "include c"}, {"c", "C.*"}}));
   ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_THAT(profile->globs, ElementsAre("C.*"));
+  EXPECT_THAT(Globs(*profile), ElementsAre("C.*"));
 
   std::map<std::string, std::string> doubling = {{"p60", "P.*"}};
   for (int i = 0; i < 60; ++i) {
@@ -64,7 +72,7 @@ TEST(LoadProfileTest, ListsAProfileOnceThoughItIsTakenInTwice) {
   }
   profile = LoadProfile("p0", From(doubling));
   ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_THAT(profile->globs, ElementsAre("P.*"));
+  EXPECT_THAT(Globs(*profile), ElementsAre("P.*"));
 }
 
 TEST(LoadProfileTest, RefusesWhatIsNoProfile) {
@@ -75,7 +83,9 @@ TEST(LoadProfileTest, RefusesWhatIsNoProfile) {
   EXPECT_THAT(why({{"a", "include b"}}), HasSubstr("no profile 'b'"));
   EXPECT_THAT(why({{"a", "# nothing\n"}}), HasSubstr("lists no case"));
   EXPECT_THAT(why({{"a", "include b"}, {"b", "include a"}}), HasSubstr("includes itself"));
-  EXPECT_THAT(why({{"a", "two words"}}), HasSubstr("'two words' is neither"));
+  EXPECT_THAT(why({{"a", "A.*\ntwo words"}}), HasSubstr("a:2: 'two words' is neither"));
+  EXPECT_THAT(why({{"a", "# b\n\ninclude"}}), HasSubstr("a:3: 'include' is neither"));
+  EXPECT_THAT(why({{"a", "include b"}, {"b", "A.*\ninclude "}}), HasSubstr("b:2: 'include' is neither"));
 }
 
 TEST(ParseExpectationsTest, ReadsBothSectionsWithTheirLines) {
@@ -108,6 +118,13 @@ TEST(ParseExpectationsTest, RefusesLinesWithoutSectionReasonOrGlob) {
   EXPECT_THAT(why("[sometimes]\n"), HasSubstr("unknown section [sometimes]"));
 }
 
+TEST(ParseExpectationsTest, RefusesAGlobThatComesAgain) {
+  for (const char* text : {"[never]\nA.* : one\n[not yet]\nA.* : two\n", "[never]\nA.* : one\n\nA.* : two\n"}) {
+    EXPECT_THAT(std::string(ParseExpectations(text).status().message()),
+                HasSubstr("line 4: 'A.*' stands in line 2 already"));
+  }
+}
+
 TEST(CheckThatEachMatchesTest, NamesTheLineThatMatchesNothing) {
   const auto parsed = ParseExpectations("[never]\nA.* : one\n[not yet]\nGone.* : two\n");
   ASSERT_TRUE(parsed.ok()) << parsed.status();
@@ -115,6 +132,15 @@ TEST(CheckThatEachMatchesTest, NamesTheLineThatMatchesNothing) {
   const absl::Status status = CheckThatEachMatches(*parsed, {"A.x", "B.y"});
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("line 4: 'Gone.*' matches no case"));
+}
+
+TEST(CheckThatEachMatchesTest, NamesTheFileAndLineOfAProfile) {
+  const auto profile = LoadProfile("a", From({{"a", "A.*\ninclude b"}, {"b", "# old\nGone.*"}}));
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_TRUE(CheckThatEachMatches(*profile, {"A.x", "Gone.y"}).ok());
+  const absl::Status status = CheckThatEachMatches(*profile, {"A.x", "B.y"});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("b:2: 'Gone.*' matches no case"));
 }
 
 TEST(FindExpectationTest, TakesTheFirstThatMatches) {
