@@ -331,6 +331,25 @@ reference::StoredRow TestCache::EncodeV(std::span<const float> row, int head) co
   return reference::EncodeRow(layout_.v, row, v_static_, head);
 }
 
+namespace {
+
+// |scale * code| + |what is added to it|, by channel; `value` may be longer than the side's row.
+std::vector<double> SumOfParts(std::vector<double> value, const CacheSide& side, const reference::StoredRow& stored,
+                               const reference::StaticQuant& statics, int head) {
+  std::vector<double> codes;
+  if (side.scheme == Scheme::kAsymmetric) {
+    CacheSide plain = side;
+    plain.scheme = Scheme::kSymmetric;
+    codes = reference::DecodeRow<double>(plain, stored, statics, head);
+  }
+  for (size_t c = 0; c < value.size(); ++c) {
+    value[c] = c < codes.size() ? std::abs(codes[c]) + std::abs(value[c] - codes[c]) : std::abs(value[c]);
+  }
+  return value;
+}
+
+}  // namespace
+
 std::vector<double> TestCache::DecodeK(const std::vector<reference::StoredRow>& stored, int head, int position) const {
   std::vector<double> x = reference::DecodeRow<double>(layout_.k, stored[0], k_static_, head);
   if (stored.size() > 1) {
@@ -347,6 +366,17 @@ std::vector<double> TestCache::DecodeV(const std::vector<reference::StoredRow>& 
                                        int head) const {
   if (layout_.v_is_k) return reference::DecodeRow<double>(layout_.k, k[0], k_static_, head);
   return reference::DecodeRow<double>(layout_.v, v, v_static_, head);
+}
+
+std::vector<double> TestCache::SizeOfK(const std::vector<reference::StoredRow>& stored, int head, int position) const {
+  return SumOfParts(DecodeK(stored, head, position), layout_.k, stored[0], k_static_, head);
+}
+
+std::vector<double> TestCache::SizeOfV(const std::vector<reference::StoredRow>& k, const reference::StoredRow& v,
+                                       int head) const {
+  const std::vector<double> value = DecodeV(k, v, head);
+  return layout_.v_is_k ? SumOfParts(value, layout_.k, k[0], k_static_, head)
+                        : SumOfParts(value, layout_.v, v, v_static_, head);
 }
 
 std::vector<double> TestCache::StepBound(reference::SideIndex which, const reference::StoredRow& stored,

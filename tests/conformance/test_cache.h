@@ -85,6 +85,10 @@ class TestCache {
   std::vector<double> DecodeK(const std::vector<reference::StoredRow>& stored, int head, int position) const;
   std::vector<double> DecodeV(const std::vector<reference::StoredRow>& k, const reference::StoredRow& v,
                               int head) const;
+  // The same rows, each channel |scale * code| + |what is added to it|: what an error of rounding is relative to.
+  std::vector<double> SizeOfK(const std::vector<reference::StoredRow>& stored, int head, int position) const;
+  std::vector<double> SizeOfV(const std::vector<reference::StoredRow>& k, const reference::StoredRow& v,
+                              int head) const;
   // The largest error of a value decoded from `stored`: half a step of its channel plus float rounding.
   std::vector<double> StepBound(reference::SideIndex which, const reference::StoredRow& stored, int head) const;
 
