@@ -1,6 +1,8 @@
 #include "core/base/command_line.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 #include <charconv>
@@ -18,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/message_text.h"
 #include "fmt/format.h"
+#include "octet/abi.h"
 
 namespace octet {
 namespace {
@@ -133,6 +136,24 @@ std::string NameOf(Range<T> range) {
                               : fmt::format("a number from {} to {}", range.min, range.max);
 }
 
+// Sees that this thread has the stack that backends may ask for (octet/abi.h, A11), and takes it, as a stack that
+// cannot grow later ends the program without a word. The stacks of threads have the size that the limit says.
+absl::Status TakeStack() {
+  constexpr size_t kBytes = 2 * OCTET_MIN_STACK_BYTES;  // half of it for our own
+  rlimit limit{};
+  if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < kBytes) {
+    return absl::ResourceExhaustedError(
+        fmt::format("the stack limit is {} KiB and {} KiB are needed; raise it with ulimit -s 8192",
+                    limit.rlim_cur / 1024, kBytes / 1024));
+  }
+  void* room = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (room == MAP_FAILED) throw std::bad_alloc();
+  munmap(room, kBytes);
+  auto* stack = static_cast<volatile char*>(__builtin_alloca(kBytes - kBytes / 8));
+  for (size_t at = kBytes - kBytes / 8; at >= 4096; at -= 4096) stack[at - 1] = 0;
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int ExitCodeOf(const absl::Status& status) {
@@ -155,6 +176,7 @@ int ExitCodeOf(const absl::Status& status) {
 int RunProgram(const std::string& name, const std::function<absl::StatusOr<int>()>& body) {
   HoldStandardStreams();
   try {
+    if (const absl::Status stack = TakeStack(); !stack.ok()) return Finish(name, stack);
     return RunBody(name, body);
   } catch (const std::bad_alloc&) {  // told without a further allocation
     PrintToStderr(name);

@@ -40,8 +40,10 @@ class HostileMachine(unittest.TestCase):
         with open(self.model, "wb") as file:
             file.write(gguf(words))
 
-    def run_octet(self, *args, limit=None, env=None):
+    def run_octet(self, *args, limit=None, stack=None, env=None):
         def set_limit():
+            if stack is not None:
+                resource.setrlimit(resource.RLIMIT_STACK, (stack, stack))
             if limit is not None:
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
@@ -74,6 +76,14 @@ class HostileMachine(unittest.TestCase):
                 sentences.add((done.returncode, done.stderr))
         self.assertIn((1, "octet: the machine, or the limit that was set for this process, has too little memory for "
                           "this\n"), sentences)
+
+    def test_a_small_stack_is_one_sentence(self):
+        for kib in (128, 192, 1000):
+            done = self.run_octet("info", stack=kib << 10)
+            self.assertEqual(done.stderr, f"octet: the stack limit is {kib} KiB and 1024 KiB are needed; raise it with "
+                             "ulimit -s 8192\n")
+            self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertEqual(self.run_octet("info", stack=1 << 20).returncode, 0)
 
     def test_backends_under_too_little_memory(self):
         if sanitized:
