@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/command_line.h"
 #include "core/base/message_text.h"
+#include "core/base/program.h"
 #include "core/base/text_file.h"
 #include "core/cli/chat_loop.h"
 #include "core/cli/chat_session.h"
