@@ -15,6 +15,7 @@
 #include "core/base/message_text.h"
 #include "core/base/program.h"
 #include "core/base/text_file.h"
+#include "core/cli/chat_format.h"
 #include "core/cli/chat_loop.h"
 #include "core/cli/chat_session.h"
 #include "core/cli/commands.h"
