@@ -143,8 +143,9 @@ Status Dense::GatherRows(octet::Stream&, const Tensor& x, const Tensor& rows, co
   uint8_t* to = octet::HostBufferOf(*y.buffer).data() + y.offset;
   context_.For(rows.shape[0], x.shape[1], [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      std::memcpy(to + i * y.stride[0] * element, from + row[i] * x.stride[0] * element,
-                  static_cast<size_t>(x.shape[1] * element));
+      // Overlapping x and y are the caller's mistake, which must not be more than that.
+      std::memmove(to + i * y.stride[0] * element, from + row[i] * x.stride[0] * element,
+                   static_cast<size_t>(x.shape[1] * element));
     }
   });
   return OkStatus();

@@ -39,14 +39,26 @@ struct Entry {
 #define OCTET_KERNELS(isa) \
   { isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillElementwise }
 #if defined(OCTET_CPU_X86)
-const char* RefuseV4() {
-  return __builtin_cpu_supports("x86-64-v4") ? nullptr
-                                             : "the processor or the system lacks AVX-512 F, BW, CD, DQ or VL";
+// clang knows the levels by name from version 18 on.
+#if defined(__clang__) && __clang_major__ < 18
+bool HasV2() { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt"); }
+bool HasV3() {
+  return HasV2() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
 }
-const char* RefuseV3() {
-  return __builtin_cpu_supports("x86-64-v3") ? nullptr : "the processor or the system lacks AVX2, FMA, F16C or BMI";
+bool HasV4() {
+  return HasV3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 }
-const char* RefuseV2() { return __builtin_cpu_supports("x86-64-v2") ? nullptr : "the processor lacks SSE4.2"; }
+#else
+bool HasV2() { return __builtin_cpu_supports("x86-64-v2"); }
+bool HasV3() { return __builtin_cpu_supports("x86-64-v3"); }
+bool HasV4() { return __builtin_cpu_supports("x86-64-v4"); }
+#endif
+
+const char* RefuseV4() { return HasV4() ? nullptr : "the processor or the system lacks AVX-512 F, BW, CD, DQ or VL"; }
+const char* RefuseV3() { return HasV3() ? nullptr : "the processor or the system lacks AVX2, FMA, F16C or BMI"; }
+const char* RefuseV2() { return HasV2() ? nullptr : "the processor lacks SSE4.2"; }
 constexpr Entry kEntries[] = {
     {"v4", "x86-64-v4", 16, RefuseV4, OCTET_KERNELS(v4)},
     {"v3", "x86-64-v3", 8, RefuseV3, OCTET_KERNELS(v3)},

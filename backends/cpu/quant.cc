@@ -151,7 +151,7 @@ void CopyPage(const KvLayout& from, const uint8_t* source, int64_t source_page, 
         const uint8_t* x = source + in[i].base + source_page * in[i].stride[0] + head * in[i].stride[1];
         uint8_t* y = target + out[i].base + target_page * out[i].stride[0] + head * out[i].stride[1];
         for (int64_t t = 0; t < from.page_tokens; ++t) {
-          std::memcpy(y + t * out[i].stride[2], x + t * in[i].stride[2], bytes);
+          std::memmove(y + t * out[i].stride[2], x + t * in[i].stride[2], bytes);  // strides may make rows overlap
         }
       }
     }

@@ -49,12 +49,21 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   return file;
 }
 
+MappedFile MappedFile::Borrow(std::span<const std::byte> bytes) {
+  MappedFile file;
+  file.data_ = bytes.data();
+  file.size_ = bytes.size();
+  return file;
+}
+
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
-  if (fd_ >= 0) close(fd_);
+  if (fd_ < 0) return;
+  munmap(const_cast<std::byte*>(data_), size_);
+  close(fd_);
 }
 
 absl::Status MappedFile::CheckUnchanged(const std::string& path) const {
+  if (fd_ < 0) return absl::OkStatus();
   struct stat info {};
   if (fstat(fd_, &info) != 0) {
     return absl::DataLossError(absl::StrCat("cannot look at ", path, " again: ", std::strerror(errno)));
@@ -65,6 +74,7 @@ absl::Status MappedFile::CheckUnchanged(const std::string& path) const {
 }
 
 void MappedFile::DropPages(size_t offset, size_t size) const {
+  if (fd_ < 0) return;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t begin = (offset + page - 1) / page * page;
   const size_t end = (offset + size) / page * page;

@@ -1,6 +1,7 @@
-// A whole file mapped read-only into memory. Whoever may write to the file may also shorten it: reading behind its new
-// end raises SIGBUS (the octet program answers with a sentence, core/cli/file_fault.h), and the rest of its last page
-// reads as zeros. So CheckUnchanged is asked after the last byte was read.
+// A whole file mapped read-only into memory, or bytes that stand in for one. Whoever may write to the file may also
+// shorten it: reading behind its new end raises SIGBUS (the octet program answers with a sentence,
+// core/cli/file_fault.h), and the rest of its last page reads as zeros. So CheckUnchanged is asked after the last byte
+// was read.
 #ifndef OCTET_CORE_BASE_MAPPED_FILE_H_
 #define OCTET_CORE_BASE_MAPPED_FILE_H_
 
@@ -20,6 +21,9 @@ class MappedFile {
   // NotFound when there is no such file, InvalidArgument when it cannot be opened, is not a regular file or is empty,
   // ResourceExhausted when it cannot be mapped; the message names the path.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
+
+  // A view of the caller's bytes, which must outlive it.
+  static MappedFile Borrow(std::span<const std::byte> bytes);
 
   MappedFile(MappedFile&& other) noexcept { *this = std::move(other); }
   MappedFile& operator=(MappedFile&& other) noexcept {
@@ -44,7 +48,7 @@ class MappedFile {
   MappedFile() = default;
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
-  int fd_ = -1;
+  int fd_ = -1;             // -1: borrowed
   int64_t changed_ns_ = 0;  // time of the last write, at Open
 };
 

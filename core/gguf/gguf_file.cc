@@ -65,7 +65,16 @@ std::string QuoteName(std::string_view name) {
 absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
   absl::StatusOr<MappedFile> mapped = MappedFile::Open(path);
   if (!mapped.ok()) return mapped.status();
-  std::unique_ptr<GgufFile> file(new GgufFile(path, *std::move(mapped)));
+  return Parse(path, *std::move(mapped));
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::FromBytes(const std::string& name,
+                                                              std::span<const std::byte> bytes) {
+  return Parse(name, MappedFile::Borrow(bytes));
+}
+
+absl::StatusOr<std::unique_ptr<GgufFile>> GgufFile::Parse(const std::string& path, MappedFile mapped) {
+  std::unique_ptr<GgufFile> file(new GgufFile(path, std::move(mapped)));
   if (absl::Status status = GgufParser(*file).Parse(); !status.ok()) return status;
   return file;
 }

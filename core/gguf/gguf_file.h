@@ -10,14 +10,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/mapped_file.h"
+#include "core/base/text_hash.h"
 #include "core/gguf/gguf_format.h"
 #include "octet/tensor.h"
 
@@ -45,6 +47,8 @@ class GgufFile {
   // InvalidArgument when the file is not GGUF or breaks the format, DataLoss when it is cut short, Unimplemented for a
   // GGUF feature that octet does not read, and MappedFile's errors. Each message names the file and the place.
   static absl::StatusOr<std::unique_ptr<GgufFile>> Open(const std::string& path);
+  // The same of a file's bytes in memory, aligned to 8 and outliving the result; `name` stands in messages.
+  static absl::StatusOr<std::unique_ptr<GgufFile>> FromBytes(const std::string& name, std::span<const std::byte> bytes);
 
   GgufFile(const GgufFile&) = delete;
   GgufFile& operator=(const GgufFile&) = delete;
@@ -94,6 +98,7 @@ class GgufFile {
   };
 
   GgufFile(std::string path, MappedFile file) : path_(std::move(path)), file_(std::move(file)) {}
+  static absl::StatusOr<std::unique_ptr<GgufFile>> Parse(const std::string& path, MappedFile mapped);
 
   absl::StatusOr<const Value*> Find(std::string_view key) const;
   absl::StatusOr<const Value*> FindArray(std::string_view key, std::string_view wanted) const;
@@ -103,9 +108,9 @@ class GgufFile {
   MappedFile file_;
   uint32_t version_ = 0;
   std::vector<std::string_view> keys_;
-  std::unordered_map<std::string_view, Value> values_;
+  absl::flat_hash_map<std::string_view, Value, TextHash> values_;
   std::vector<GgufTensor> tensors_;
-  std::unordered_map<std::string_view, size_t> tensor_index_;
+  absl::flat_hash_map<std::string_view, size_t, TextHash> tensor_index_;
 };
 
 // Writes out[tensor.row_elements()] as float32. OutOfRange when there is no such row.

@@ -9,23 +9,31 @@ namespace octet {
 namespace {
 
 // GPT-2's alphabet: printable Latin-1 stands for itself, the other bytes are U+0100, U+0101, ... in ascending order.
-std::array<uint32_t, 256> ByteAlphabet() {
-  std::array<uint32_t, 256> code{};
-  uint32_t next = 0x100;
-  for (uint32_t byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-    code[byte] = printable ? byte : next++;
+struct ByteAlphabet {
+  ByteAlphabet() {
+    uint32_t next = 0x100;
+    for (uint32_t byte = 0; byte < 256; ++byte) {
+      const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+      AppendUtf8(printable ? byte : next++, &spelling[byte]);
+      byte_of.emplace(spelling[byte], static_cast<char>(byte));
+    }
   }
-  return code;
-}
+  static const ByteAlphabet& Get() {
+    static const auto* const alphabet = new ByteAlphabet;
+    return *alphabet;
+  }
+
+  std::array<std::string, 256> spelling;
+  absl::flat_hash_map<std::string_view, char> byte_of;
+};
 
 // The bytes that a spelling in GPT-2's alphabet stands for; false when it has a character of another alphabet.
-bool DecodeSpelling(std::string_view spelling, const absl::flat_hash_map<std::string, char>& alphabet,
-                    std::string* bytes) {
+bool DecodeSpelling(std::string_view spelling, std::string* bytes) {
+  const auto& alphabet = ByteAlphabet::Get().byte_of;
   bytes->clear();
   while (!spelling.empty()) {
     const size_t size = FirstUtf8Char(spelling).size;
-    const auto byte = alphabet.find(std::string(spelling.substr(0, size)));
+    const auto byte = alphabet.find(spelling.substr(0, size));
     if (byte == alphabet.end()) return false;
     bytes->push_back(byte->second);
     spelling.remove_prefix(size);
@@ -46,14 +54,9 @@ absl::StatusOr<std::unique_ptr<const TextAlgorithm>> ByteLevel::Create(const Tok
 }
 
 absl::Status ByteLevel::ReadTokens(Vocabulary& vocabulary) {
-  absl::flat_hash_map<std::string, char> alphabet;
-  const std::array<uint32_t, 256> codes = ByteAlphabet();
   bool any_byte = false;
   for (size_t byte = 0; byte < 256; ++byte) {
-    std::string spelling;
-    AppendUtf8(codes[byte], &spelling);
-    alphabet[spelling] = static_cast<char>(byte);
-    byte_ids_[byte] = vocabulary.Find(spelling).value_or(-1);
+    byte_ids_[byte] = vocabulary.Find(ByteAlphabet::Get().spelling[byte]).value_or(-1);
     any_byte = any_byte || byte_ids_[byte] >= 0;
   }
   if (!any_byte) return absl::InvalidArgumentError("the vocabulary has no byte tokens, so it cannot encode any text");
@@ -61,7 +64,7 @@ absl::Status ByteLevel::ReadTokens(Vocabulary& vocabulary) {
   for (size_t i = 0; i < vocabulary.pieces.size(); ++i) {
     if (vocabulary.types[i] != TokenType::kNormal) continue;
     std::string& piece = vocabulary.pieces[i];
-    if (!DecodeSpelling(vocabulary.spellings[i], alphabet, &piece)) piece = vocabulary.spellings[i];
+    if (!DecodeSpelling(vocabulary.spellings[i], &piece)) piece = vocabulary.spellings[i];
     if (pre_tokenizer_.ignore_merges()) by_bytes_.emplace(piece, static_cast<int32_t>(i));
   }
   return absl::OkStatus();

@@ -52,17 +52,21 @@ struct Call {
   }
   Value Replaced(const std::string& text, const std::string& from, const std::string& to, int64_t limit) const {
     if (from.empty()) return Fail(fmt::format("{} cannot replace an empty string", callee));
-    uint64_t count = 0;
-    for (size_t at = text.find(from); at != text.npos; at = text.find(from, at + from.size())) ++count;
+    uint64_t count = CountText(text, from);
     if (limit >= 0) count = std::min(count, static_cast<uint64_t>(limit));
     if (!Charge(text.size() + count * to.size())) return Value::Undefined();
     return Text(Replace(text, from, to, limit));
+  }
+  // Texts of which one is searched or stripped from the right, character by character.
+  bool ChargePairs(std::string_view text, std::string_view part) const {
+    return Charge(text.size() + part.size() / 16 * text.size());
   }
   bool EqualTo(const Value& a, const Value& b) const { return Charge(std::min(a.weight(), b.weight())) && Equal(a, b); }
 };
 
 // The item of a dotted path, as in selectattr('function.name').
 Value ByPath(const Call& call, Value value, const std::string& path) {
+  if (!call.Charge(path.size())) return Value::Undefined();
   for (const std::string& part : SplitBy(path, ".", -1, false)) {
     int64_t index = 0;
     const char* end = part.data() + part.size();
@@ -130,7 +134,10 @@ Value Indent(const Call& call, const Value& input) {
   }
   const bool first = call.Flag(1, "first", false);
   const bool blank = call.Flag(2, "blank", false);
-  const std::vector<std::string> lines = SplitLines(fmt::format("{}\n", call.AsText(input)));
+  const std::string whole = fmt::format("{}\n", call.AsText(input));
+  // A line may be empty.
+  if (!call.Charge(whole.size() * kNodeWork)) return Value::Undefined();
+  const std::vector<std::string> lines = SplitLines(whole);
   std::string text;
   for (size_t i = 0; i < lines.size(); ++i) {
     if (!call.Charge(margin.size() + lines[i].size())) return Value::Undefined();
@@ -184,11 +191,12 @@ Value Select(const Call& call, const Value& input, bool by_attribute, bool keep)
   if (test.has_value() && test->string() == nullptr)
     return call.Fail(fmt::format("{} needs a test's name", call.callee));
   Args rest = call.args->Rest(test_at + 1);
+  const uint64_t work = kNodeWork + rest.size() * kElementWork;
   List items;
   if (!call.Items(input, &items)) return Value::Undefined();
   List kept;
   for (const Value& item : items) {
-    if (!call.Charge(kNodeWork)) return Value::Undefined();
+    if (!call.Charge(work)) return Value::Undefined();
     const Value subject = by_attribute ? ByPath(call, item, path) : item;
     Args arguments = rest;
     const bool passes =
@@ -216,8 +224,9 @@ Value Map(const Call& call, const Value& input) {
   }
   const std::string filter = call.RequireString(0, nullptr);
   Args rest = call.args->Rest(1);
+  const uint64_t work = kNodeWork + rest.size() * kElementWork;
   for (const Value& item : items) {
-    if (!call.Charge(kNodeWork)) return Value::Undefined();
+    if (!call.Charge(work)) return Value::Undefined();
     Args arguments = rest;
     mapped.push_back(ApplyFilter(call.context, call.line, filter, item, &arguments));
   }
@@ -298,7 +307,9 @@ Value Filter(const Call& call, const std::string& name, const Value& input) {
   }
   if (name == "trim") {
     const std::optional<std::string> characters = call.Optional(0, "chars");
-    return call.Text(std::string(Strip(call.AsText(input), characters, true, true)));
+    const std::string text = call.AsText(input);
+    if (characters.has_value() && !call.ChargePairs(text, *characters)) return Value::Undefined();
+    return call.Text(std::string(Strip(text, characters, true, true)));
   }
   if (name == "length" || name == "count") return Length(call, input);
   if (name == "upper") return call.Text(Upper(call.AsText(input)));
@@ -355,6 +366,7 @@ bool Test(const Call& call, const std::string& name, const Value& value) {
   const auto argument = [&call] { return call.Require(0, "other"); };
   const auto ordered = [&](auto holds) {
     const Value other = argument();
+    if (!call.Charge(std::min(value.weight(), other.weight()))) return false;
     const std::optional<int> order = Order(value, other);
     if (!order.has_value()) {
       call.Fail(fmt::format("{} and {} have no order", value.type_name(), other.type_name()));
@@ -414,8 +426,9 @@ bool AnyAffix(const Call& call, Matches matches) {
   const Value affix = call.Require(0, nullptr);
   if (affix.string() != nullptr) return matches(*affix.string());
   if (affix.list() != nullptr) {
-    return std::any_of(affix.list()->begin(), affix.list()->end(),
-                       [&](const Value& item) { return item.string() != nullptr && matches(*item.string()); });
+    return std::any_of(affix.list()->begin(), affix.list()->end(), [&](const Value& item) {
+      return call.Charge(item.weight()) && item.string() != nullptr && matches(*item.string());
+    });
   }
   call.Fail(fmt::format("{} needs a string, not {}", call.callee, affix.type_name()));
   return false;
@@ -425,12 +438,19 @@ Value StringMethod(const Call& call, const std::string& text, const std::string&
   if (!call.Charge(text.size())) return Value::Undefined();
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     const std::optional<std::string> characters = call.Optional(0, nullptr);
+    if (characters.has_value() && !call.ChargePairs(text, *characters)) return Value::Undefined();
     return call.Text(std::string(Strip(text, characters, name != "rstrip", name != "lstrip")));
   }
   if (name == "split" || name == "rsplit") {
     const std::optional<std::string> separator = call.Optional(0, "sep");
     const int64_t limit = call.Integer(1, "maxsplit", -1);
     if (separator.has_value() && separator->empty()) return call.Fail("split needs a separator that is not empty");
+    if (separator.has_value()) {
+      if (!call.ChargePairs(text, *separator)) return Value::Undefined();
+      if (!call.Charge(CountText(text, *separator) * kElementWork)) return Value::Undefined();
+    } else if (!call.Charge(text.size() * kNodeWork)) {  // its characters are listed
+      return Value::Undefined();
+    }
     const std::vector<std::string> parts = separator.has_value() ? SplitBy(text, *separator, limit, name == "rsplit")
                                                                  : SplitAtSpace(text, limit, name == "rsplit");
     List items;
@@ -438,6 +458,7 @@ Value StringMethod(const Call& call, const std::string& text, const std::string&
     return call.Make(std::move(items));
   }
   if (name == "splitlines") {
+    if (!call.Charge(text.size() * kNodeWork)) return Value::Undefined();
     List items;
     for (std::string& line : SplitLines(text)) items.push_back(Value::Of(std::move(line)));
     return call.Make(std::move(items));
@@ -465,14 +486,15 @@ Value StringMethod(const Call& call, const std::string& text, const std::string&
   }
   if (name == "find" || name == "rfind") {
     const std::string part = call.RequireString(0, nullptr);
-    const size_t at = name == "find" ? text.find(part) : text.rfind(part);
+    if (name == "rfind" && !call.ChargePairs(text, part)) return Value::Undefined();
+    const size_t at = name == "find" ? FindText(text, part) : text.rfind(part);
     if (at == text.npos) return Value::Of(int64_t{-1});
     return Value::Of(static_cast<int64_t>(Characters(std::string_view(text).substr(0, at)).size()));
   }
   if (name == "count") {
     const std::string part = call.RequireString(0, nullptr);
     if (part.empty()) return Value::Of(static_cast<int64_t>(Characters(text).size() + 1));
-    return Value::Of(static_cast<int64_t>(SplitBy(text, part, -1, false).size() - 1));
+    return Value::Of(static_cast<int64_t>(CountText(text, part)));
   }
   if (name == "join") {
     List items;
@@ -601,9 +623,10 @@ Value CallFunction(Context* context, int line, Function function, Args* args) {
           return call.Fail(fmt::format("{} needs a dict, not {}", call.callee, base->type_name()));
         entries = *base->dict();
       }
+      if (!call.Charge(given.named().size() * (entries.size() + given.named().size()))) return Value::Undefined();
       for (auto& [name, value] : given.named()) {
         const auto same =
-            std::find_if(entries.begin(), entries.end(), [&name](const auto& e) { return e.first == name; });
+            std::find_if(entries.begin(), entries.end(), [&key = name](const auto& e) { return e.first == key; });
         if (same == entries.end()) {
           entries.emplace_back(name, value);
         } else {
@@ -656,6 +679,7 @@ Value GetAttribute(Context* context, int line, const Value& object, const std::s
 Value GetItem(Context* context, int line, const Value& object, const Value& index) {
   if (object.is_undefined()) return context->Fail(line, fmt::format("'{}' is undefined", object.undefined_name()));
   if (const std::string* key = index.string()) {
+    if (!context->Charge(line, key->size())) return Value::Undefined();
     if (object.dict() == nullptr) return GetAttribute(context, line, object, *key);
     if (!context->Charge(line, object.dict()->size())) return Value::Undefined();
     const Value* value = FindEntry(*object.dict(), *key);
@@ -697,7 +721,7 @@ bool Contains(Context* context, int line, const Value& haystack, const Value& ne
       context->Fail(line, fmt::format("'in' a string needs a string, not {}", needle.type_name()));
       return false;
     }
-    return context->Charge(line, text->size()) && text->find(*needle.string()) != text->npos;
+    return context->Charge(line, text->size()) && FindText(*text, *needle.string()) != text->npos;
   }
   if (const List* list = haystack.list()) {
     for (const Value& item : *list) {

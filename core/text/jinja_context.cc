@@ -12,7 +12,7 @@ Value Context::Fail(int line, const std::string& message) {
 }
 
 bool Context::Charge(int line, uint64_t work) {
-  if (work <= kMaxWork - work_) {
+  if (work <= max_work_ - work_) {
     work_ += work;
     return !failed();
   }

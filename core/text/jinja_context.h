@@ -25,7 +25,7 @@ inline constexpr int kMaxCallDepth = 600;   // evaluations inside one another
 // After the first error everything goes on with undefined values until the loops notice; the result is discarded.
 class Context {
  public:
-  explicit Context(std::optional<std::time_t> now) : now_(now) {}
+  Context(std::optional<std::time_t> now, uint64_t max_work) : now_(now), max_work_(max_work) {}
 
   bool failed() const { return !status_.ok(); }
   const absl::Status& status() const { return status_; }
@@ -45,6 +45,7 @@ class Context {
   bool CheckContent(int line, const Value& value);
 
   std::optional<std::time_t> now_;
+  uint64_t max_work_;  // at most kMaxWork
   uint64_t work_ = 0;
   absl::Status status_;
 };
@@ -65,6 +66,7 @@ class Args {
   // Fails when an argument was never asked for.
   void CheckAllUsed(Context* context, int line, const std::string& callee) const;
 
+  size_t size() const { return positional_.size() + named_.size(); }
   std::vector<Value>& positional() { return positional_; }
   Entries& named() { return named_; }
 

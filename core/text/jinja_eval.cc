@@ -32,7 +32,8 @@ struct Scope {
 
 class Interpreter {
  public:
-  Interpreter(const Entries& globals, std::optional<std::time_t> now) : context_(now), global_{nullptr, globals} {}
+  Interpreter(const Entries& globals, std::optional<std::time_t> now, uint64_t max_work)
+      : context_(now, max_work), global_{nullptr, globals} {}
 
   absl::StatusOr<std::string> Run(const Body& body) {
     std::string out;
@@ -104,7 +105,7 @@ class Interpreter {
         SetBlock(stmt);
         break;
       case Stmt::Kind::kMacro:
-        scope_->Set(stmt.text, Value::Of(&stmt));
+        Set(stmt.line, scope_, stmt.text, Value::Of(&stmt));
         break;
       case Stmt::Kind::kScope:
         return InScope(stmt.bodies[0]);
@@ -195,8 +196,8 @@ class Interpreter {
 
   void AssignOne(int line, const std::string& target, const Value& value) {
     const size_t dot = target.find('.');
-    if (dot == target.npos) return scope_->Set(target, value);
-    const Value object = Lookup(target.substr(0, dot));
+    if (dot == target.npos) return Set(line, scope_, target, value);
+    const Value object = Lookup(line, target.substr(0, dot));
     if (object.space() == nullptr) {
       Fail(line, fmt::format("'{}' is not a namespace, so '{}' cannot be set", target.substr(0, dot), target));
       return;
@@ -206,12 +207,18 @@ class Interpreter {
       return;
     }
     Scope fields{nullptr, std::move(object.space()->entries)};
-    fields.Set(target.substr(dot + 1), value);
+    Set(line, &fields, target.substr(dot + 1), value);
     object.space()->entries = std::move(fields.names);
   }
 
-  Value Lookup(const std::string& name) const {
+  // Names are searched one by one, which a template with many of them pays for.
+  void Set(int line, Scope* scope, const std::string& name, const Value& value) {
+    if (context_.Charge(line, scope->names.size())) scope->Set(name, value);
+  }
+
+  Value Lookup(int line, const std::string& name) {
     for (const Scope* scope = scope_; scope != nullptr; scope = scope->parent) {
+      if (!context_.Charge(line, 1 + scope->names.size())) return Value::Undefined();
       if (const Value* value = FindEntry(scope->names, name)) return *value;
     }
     static constexpr std::pair<const char*, Function> kFunctions[] = {{"range", Function::kRange},
@@ -232,7 +239,7 @@ class Interpreter {
       case Expr::Kind::kConstant:
         return expr.constant;
       case Expr::Kind::kName:
-        return Lookup(expr.text);
+        return Lookup(expr.line, expr.text);
       case Expr::Kind::kList:
         return context_.MakeList(expr.line, EvalAll(expr));
       case Expr::Kind::kDict:
@@ -283,7 +290,8 @@ class Interpreter {
       if (key.string() == nullptr) {
         return Fail(expr.line, fmt::format("a dict key of type {} is not supported, only strings", key.type_name()));
       }
-      entries.Set(*key.string(), Eval(*expr.children[i + 1]));
+      Set(expr.line, &entries, *key.string(), Eval(*expr.children[i + 1]));
+      if (context_.failed()) return Value::Undefined();
     }
     return context_.MakeDict(expr.line, std::move(entries.names));
   }
@@ -475,6 +483,8 @@ class Interpreter {
     Args args;
     for (size_t i = 1; i < expr.children.size(); ++i) args.Add(Eval(*expr.children[i]));
     for (const auto& [name, value] : expr.named) args.Add(name, Eval(*value));
+    // Each is looked for among the others.
+    context_.Charge(expr.line, expr.named.size() * expr.named.size());
     return args;
   }
 
@@ -518,6 +528,7 @@ class Interpreter {
   // A macro sees its arguments and the template's own names, not those of the caller.
   Value CallMacro(int line, const Stmt& macro, Args* args) {
     Scope scope{&global_, {}};
+    if (!context_.Charge(line, macro.parameters.size() * (macro.parameters.size() + args->size()))) return {};
     for (size_t i = 0; i < macro.parameters.size(); ++i) {
       const auto& [name, fallback] = macro.parameters[i];
       std::optional<Value> value = args->Get(i, name.c_str());
@@ -543,8 +554,9 @@ class Interpreter {
 
 }  // namespace
 
-absl::StatusOr<std::string> Run(const Body& body, const Entries& globals, std::optional<std::time_t> now) {
-  return Interpreter(globals, now).Run(body);
+absl::StatusOr<std::string> Run(const Body& body, const Entries& globals, std::optional<std::time_t> now,
+                                uint64_t max_work) {
+  return Interpreter(globals, now, std::min(max_work, kMaxWork)).Run(body);
 }
 
 }  // namespace octet::jinja

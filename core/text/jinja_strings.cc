@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "core/text/jinja_value.h"
 #include "core/text/utf8.h"
@@ -29,15 +30,61 @@ bool IsCased(std::string_view character) {
   return utf8proc_toupper(code) != code || utf8proc_tolower(code) != code;
 }
 
+template <typename Body>
+void ForEachCharacter(std::string_view text, Body body) {
+  while (!text.empty()) {
+    const size_t size = FirstUtf8Char(text).size;
+    body(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+}
+
 std::string Map(std::string_view text, bool upper) {
   std::string out;
-  for (std::string_view character : Characters(text)) AppendMapped(character, upper, &out);
+  ForEachCharacter(text, [&](std::string_view character) { AppendMapped(character, upper, &out); });
   return out;
 }
 
 bool IsSpaceCharacter(std::string_view character) { return IsSpace(CodePoint(character)); }
 
+// The size of the space that ends a text, 0 when it ends with something else.
+size_t SpaceAtEnd(std::string_view text) {
+  for (size_t size = 1; size <= std::min<size_t>(text.size(), 3); ++size) {
+    const std::string_view last = text.substr(text.size() - size);
+    const Utf8Char first = FirstUtf8Char(last);
+    if (first.kind == Utf8Char::Kind::kValid && first.size == size) return IsSpaceCharacter(last) ? size : 0;
+  }
+  return 0;
+}
+
+std::string_view StripSpace(std::string_view text, bool left, bool right) {
+  while (left && !text.empty()) {
+    const size_t size = FirstUtf8Char(text).size;
+    if (!IsSpaceCharacter(text.substr(0, size))) break;
+    text.remove_prefix(size);
+  }
+  while (right && !text.empty()) {
+    const size_t size = SpaceAtEnd(text);
+    if (size == 0) break;
+    text.remove_suffix(size);
+  }
+  return text;
+}
+
 }  // namespace
+
+size_t FindText(std::string_view text, std::string_view part, size_t from) {
+  if (from > text.size()) return text.npos;
+  if (part.empty()) return from;
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  return found == nullptr ? text.npos : static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
+size_t CountText(std::string_view text, std::string_view part) {
+  size_t count = 0;
+  for (size_t at = FindText(text, part); at != text.npos; at = FindText(text, part, at + part.size())) ++count;
+  return count;
+}
 
 std::string Upper(std::string_view text) { return Map(text, true); }
 std::string Lower(std::string_view text) { return Map(text, false); }
@@ -45,41 +92,40 @@ std::string Lower(std::string_view text) { return Map(text, false); }
 std::string Capitalize(std::string_view text) {
   std::string out;
   bool first = true;
-  for (std::string_view character : Characters(text)) {
+  ForEachCharacter(text, [&](std::string_view character) {
     AppendMapped(character, first, &out);
     first = false;
-  }
+  });
   return out;
 }
 
 std::string TitleMethod(std::string_view text) {
   std::string out;
   bool inside = false;
-  for (std::string_view character : Characters(text)) {
+  ForEachCharacter(text, [&](std::string_view character) {
     AppendMapped(character, !inside, &out);
     inside = IsCased(character);
-  }
+  });
   return out;
 }
 
 std::string TitleFilter(std::string_view text) {
   std::string out;
   bool inside = false;
-  for (std::string_view character : Characters(text)) {
+  ForEachCharacter(text, [&](std::string_view character) {
     const bool separator =
         IsSpaceCharacter(character) || std::string_view("-({[<").find(character) != std::string_view::npos;
     AppendMapped(character, !inside, &out);
     inside = !separator;
-  }
+  });
   return out;
 }
 
 std::string_view Strip(std::string_view text, std::optional<std::string_view> characters, bool left, bool right) {
+  if (!characters.has_value()) return StripSpace(text, left, right);
   const std::vector<std::string_view> all = Characters(text);
-  std::vector<std::string_view> set;
-  if (characters.has_value()) set = Characters(*characters);
+  const std::vector<std::string_view> set = Characters(*characters);
   const auto removed = [&](std::string_view character) {
-    if (!characters.has_value()) return IsSpaceCharacter(character);
     return std::find(set.begin(), set.end(), character) != set.end();
   };
   size_t begin = 0;
@@ -94,7 +140,7 @@ std::string_view Strip(std::string_view text, std::optional<std::string_view> ch
 std::vector<std::string> SplitBy(std::string_view text, std::string_view separator, int64_t limit, bool from_right) {
   std::vector<std::string> parts;
   while (limit < 0 || static_cast<int64_t>(parts.size()) < limit) {
-    const size_t at = from_right ? text.rfind(separator) : text.find(separator);
+    const size_t at = from_right ? text.rfind(separator) : FindText(text, separator);
     if (at == text.npos) break;
     parts.emplace_back(from_right ? text.substr(at + separator.size()) : text.substr(0, at));
     text = from_right ? text.substr(0, at) : text.substr(at + separator.size());
@@ -162,7 +208,7 @@ std::vector<std::string> SplitLines(std::string_view text) {
 std::string Replace(std::string_view text, std::string_view from, std::string_view to, int64_t limit) {
   std::string out;
   for (int64_t count = 0; limit < 0 || count < limit; ++count) {
-    const size_t at = text.find(from);
+    const size_t at = FindText(text, from);
     if (at == text.npos) break;
     out += text.substr(0, at);
     out += to;

@@ -16,6 +16,11 @@ std::string Capitalize(std::string_view text);
 std::string TitleMethod(std::string_view text);  // str.title(): a letter behind anything but a letter
 std::string TitleFilter(std::string_view text);  // the filter: the first character behind spaces and opening brackets
 
+// Where `part` begins at or behind `from`, npos when nowhere; and how often it is there without overlaps, `part` not
+// empty. Time is that of reading both, whatever they hold.
+size_t FindText(std::string_view text, std::string_view part, size_t from = 0);
+size_t CountText(std::string_view text, std::string_view part);
+
 // Removes characters of `characters` (whitespace when not given) from the chosen ends.
 std::string_view Strip(std::string_view text, std::optional<std::string_view> characters, bool left, bool right);
 

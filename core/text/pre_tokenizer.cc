@@ -5,6 +5,9 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -92,11 +95,6 @@ struct PreTokenizer::Impl {
   bool ignore_merges = false;
 };
 
-PreTokenizer::PreTokenizer(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
-PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
-PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
-PreTokenizer::~PreTokenizer() = default;
-
 bool PreTokenizer::ignore_merges() const { return impl_->ignore_merges; }
 
 absl::StatusOr<PreTokenizer> PreTokenizer::Create(std::string_view name) {
@@ -110,6 +108,11 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Create(std::string_view name) {
     return absl::UnimplementedError(
         fmt::format("the pre-tokenizer '{}' is not supported; supported are {}", name, known));
   }
+  static std::mutex mutex;
+  static auto* const compiled = new std::map<const Scheme*, std::unique_ptr<const Impl>>;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::unique_ptr<const Impl>& kept = (*compiled)[scheme];
+  if (kept != nullptr) return PreTokenizer(kept.get());
   auto impl = std::make_unique<Impl>();
   impl->ignore_merges = scheme->ignore_merges;
   impl->context.reset(pcre2_match_context_create(nullptr));
@@ -129,7 +132,8 @@ absl::StatusOr<PreTokenizer> PreTokenizer::Create(std::string_view name) {
     // Where executable memory is forbidden, PCRE2 interprets the same program: slower, same result.
     pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
   }
-  return PreTokenizer(std::move(impl));
+  kept = std::move(impl);
+  return PreTokenizer(kept.get());
 }
 
 absl::Status PreTokenizer::Split(std::string_view text, std::vector<std::string_view>* pieces) const {

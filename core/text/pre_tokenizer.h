@@ -5,7 +5,6 @@
 #ifndef OCTET_CORE_TEXT_PRE_TOKENIZER_H_
 #define OCTET_CORE_TEXT_PRE_TOKENIZER_H_
 
-#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -17,12 +16,9 @@ namespace octet {
 // Immutable; any number of threads may split at once.
 class PreTokenizer {
  public:
-  // Unimplemented for a name that is not known; the message lists the known ones.
+  // The expressions of a name are compiled once and kept. Unimplemented for a name that is not known; the message lists
+  // the known ones.
   static absl::StatusOr<PreTokenizer> Create(std::string_view name);
-
-  PreTokenizer(PreTokenizer&&) noexcept;
-  PreTokenizer& operator=(PreTokenizer&&) noexcept;
-  ~PreTokenizer();
 
   // Appends to `pieces` non-empty views into `text` that together are exactly `text`.
   absl::Status Split(std::string_view text, std::vector<std::string_view>* pieces) const;
@@ -32,8 +28,8 @@ class PreTokenizer {
 
  private:
   struct Impl;
-  explicit PreTokenizer(std::unique_ptr<const Impl> impl);
-  std::unique_ptr<const Impl> impl_;
+  explicit PreTokenizer(const Impl* impl) : impl_(impl) {}
+  const Impl* impl_;  // lives until the process ends
 };
 
 }  // namespace octet

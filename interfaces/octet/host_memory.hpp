@@ -55,10 +55,12 @@ class HostBuffer final : public DeviceBuffer {
 inline HostBuffer& HostBufferOf(DeviceBuffer& buffer) { return static_cast<HostBuffer&>(buffer); }
 inline HostBuffer& HostBufferOf(Buffer& buffer) { return HostBufferOf(BufferOf(buffer)); }
 
-// The first element, for a tensor that passed CheckHostTensor (or of which no element is touched).
+// The first element, for a tensor that passed CheckHostTensor (or of which no element is touched: an empty one may have
+// any offset, so the address is computed as a number).
 template <typename T>
 T* HostData(const Tensor& t) {
-  return t.buffer == nullptr ? nullptr : reinterpret_cast<T*>(HostBufferOf(*t.buffer).data() + t.offset);
+  if (t.buffer == nullptr) return nullptr;
+  return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(HostBufferOf(*t.buffer).data()) + t.offset);
 }
 
 // Every element inside the buffer, and the first one aligned. Expects rank, shape and strides as CheckTensor leaves

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <set>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -10,10 +11,13 @@
 namespace octet::conformance {
 namespace {
 
-absl::Status Load(const std::string& name, const ReadProfile& read, std::vector<std::string>& open, Profile& profile) {
+// `open`: the profiles around this one; `done`: those whose globs are in already.
+absl::Status Load(const std::string& name, const ReadProfile& read, std::vector<std::string>& open,
+                  std::set<std::string>& done, Profile& profile) {
   if (std::find(open.begin(), open.end(), name) != open.end()) {
     return absl::InvalidArgumentError(absl::StrCat("profile ", name, " includes itself"));
   }
+  if (!done.insert(name).second) return absl::OkStatus();
   const absl::StatusOr<std::string> text = read(name);
   if (!text.ok()) return text.status();
   open.push_back(name);
@@ -24,7 +28,7 @@ absl::Status Load(const std::string& name, const ReadProfile& read, std::vector<
     if (words.size() == 1) {
       profile.globs.push_back(words[0]);
     } else if (words.size() == 2 && words[0] == "include") {
-      if (absl::Status status = Load(words[1], read, open, profile); !status.ok()) return status;
+      if (absl::Status status = Load(words[1], read, open, done, profile); !status.ok()) return status;
     } else {
       return absl::InvalidArgumentError(
           absl::StrCat("profile ", name, ": '", line, "' is neither a glob nor 'include NAME'"));
@@ -64,7 +68,8 @@ absl::StatusOr<Profile> LoadProfile(const std::string& name, const ReadProfile& 
   Profile profile;
   profile.name = name;
   std::vector<std::string> open;
-  if (absl::Status status = Load(name, read, open, profile); !status.ok()) return status;
+  std::set<std::string> done;
+  if (absl::Status status = Load(name, read, open, done, profile); !status.ok()) return status;
   if (profile.globs.empty()) return absl::InvalidArgumentError(absl::StrCat("profile ", name, " lists no case"));
   return profile;
 }

@@ -1,7 +1,7 @@
 // Lists of case names that people keep beside a backend: profiles (cases that must pass) and expectations (cases that
 // do not pass, each with a reason). Parses text only; knows nothing of backends.
 //
-// A profile is one glob a line; "include NAME" takes in another profile. An expectation file has the sections [never]
+// A profile is one glob a line; "include NAME" takes in another profile, once. An expectation file has the sections [never]
 // and [not yet], with lines "glob : reason". In both, '#' begins a comment line. Globs know * and ?.
 #ifndef OCTET_TESTS_CONFORMANCE_CASE_LISTS_H_
 #define OCTET_TESTS_CONFORMANCE_CASE_LISTS_H_

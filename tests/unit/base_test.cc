@@ -3,9 +3,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "core/base/mapped_file.h"
@@ -139,6 +142,18 @@ TEST(MappedFileTest, ReadsWhatWasWrittenAndNamesWhatItCannotOpen) {
   EXPECT_THAT(MappedFile::Open(folder).status().message(), HasSubstr("not a regular file"));
   std::ofstream(path, std::ios::trunc).close();
   EXPECT_THAT(MappedFile::Open(path).status().message(), HasSubstr("empty"));
+}
+
+TEST(MappedFileTest, BorrowedBytesStayTheirOwners) {
+  const std::string page(1 << 14, 'x');
+  {
+    MappedFile file = MappedFile::Borrow(std::as_bytes(std::span(page)));
+    EXPECT_EQ(file.bytes().data(), reinterpret_cast<const std::byte*>(page.data()));
+    file.DropPages(0, page.size());
+    const MappedFile moved = std::move(file);
+    EXPECT_EQ(moved.bytes().size(), page.size());
+  }
+  EXPECT_EQ(page, std::string(1 << 14, 'x'));
 }
 
 TEST(MappedFileTest, TellsAFileThatChangedSinceItWasOpened) {

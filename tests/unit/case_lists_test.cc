@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -51,10 +52,19 @@ TEST(LoadProfileTest, ListsItsGlobsAndThoseItIncludes) {
   EXPECT_THAT(profile->globs, ElementsAre("Abi.*", "P.*", "B.*"));
 }
 
-TEST(LoadProfileTest, MayTakeInOneProfileTwice) {
-  const auto profile = LoadProfile("a", From({{"a", "include b\ninclude c"}, {"b", "include c"}, {"c", "C.*"}}));
+TEST(LoadProfileTest, ListsAProfileOnceThoughItIsTakenInTwice) {
+  auto profile = LoadProfile("a", From({{"a", "include b\ninclude c"}, {"b", "include c"}, {"c", "C.*"}}));
   ASSERT_TRUE(profile.ok()) << profile.status();
-  EXPECT_THAT(profile->globs, ElementsAre("C.*", "C.*"));
+  EXPECT_THAT(profile->globs, ElementsAre("C.*"));
+
+  std::map<std::string, std::string> doubling = {{"p60", "P.*"}};
+  for (int i = 0; i < 60; ++i) {
+    const std::string next = absl::StrCat("include p", i + 1, "\n");
+    doubling[absl::StrCat("p", i)] = next + next;
+  }
+  profile = LoadProfile("p0", From(doubling));
+  ASSERT_TRUE(profile.ok()) << profile.status();
+  EXPECT_THAT(profile->globs, ElementsAre("P.*"));
 }
 
 TEST(LoadProfileTest, RefusesWhatIsNoProfile) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -173,6 +174,9 @@ std::string Times(const std::string& text, int count) {
 }
 
 TEST(ChatTemplateTest, HostileTemplatesEndInASentence) {
+  std::string names;
+  for (int i = 0; i < 5000; ++i) names += fmt::format("{{% set n{} = 1 %}}", i);
+  const std::string texts = "{% set a = 'a' * 1000000 %}{% set b = 'a' * 500000 ~ 'b' %}";
   const std::vector<std::pair<std::string, std::string>> cases = {
       {Times("{% if true %}", 100000), "nested more than"},
       {"{{ " + Times("(", 100000) + "1" + Times(")", 100000) + " }}", "nested more than"},
@@ -205,6 +209,16 @@ TEST(ChatTemplateTest, HostileTemplatesEndInASentence) {
       {"{% set a = 'a' * 1000000 %}{{ a | replace('a', a) }}", "too many steps"},
       {"{% set a = 'a' * 1000000 %}{{ (a | list) | join(a) }}", "too many steps"},
       {"{% set a = 'a' * 10000000 %}{{ a }}{{ a }}{{ a }}{{ a }}", "more than 32 MiB"},
+      {names + "{% for i in range(1000000) %}{% if n %}{% endif %}{% endfor %}", "too many steps"},
+      {texts + "{% for i in range(100000) %}{% if 1[a] %}{% endif %}{% endfor %}", "too many steps"},
+      {texts + "{{ range(100000) | map(attribute=a) | list }}", "too many steps"},
+      {texts + "{{ a.rfind(b) }}", "too many steps"},
+      {texts + "{{ a | trim(b) }}", "too many steps"},
+      {texts + "{{ (a ~ a ~ a).split('a') }}", "too many steps"},
+      {texts + "{% for i in range(100000) %}{% if a is ge a %}{% endif %}{% endfor %}", "too many steps"},
+      {texts + "{{ a.startswith(range(100000) | map('string') | list) }}{{ b in a }}{{ a.find(b) }}{{ a.count(b) }}"
+               "{{ a.replace(b, '') | length }}{{ raise_exception('done') }}",
+       "done"},
       {"{{ 9223372036854775807 + 1 }}", "too large"},
       {"{{ -9223372036854775807 - 2 }}", "too large"},
       {"{{ (-9223372036854775807 - 1) // -1 }}", "too large"},
