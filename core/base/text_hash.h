@@ -1,5 +1,6 @@
 // Hashes texts that come out of files, seeded per process: no file can be made of texts that all collide.
 //
+// For std::unordered_map: absl's own tables do not survive an allocation that throws while they grow.
 // absl::Hash itself would take the unseeded std::hash for a std::string_view, as Debian's absl::string_view is a type
 // of its own.
 #ifndef OCTET_CORE_BASE_TEXT_HASH_H_

@@ -12,16 +12,25 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The list of tools in a file; the form is that of "tools" in the OpenAI API's chat completions.
 absl::StatusOr<Json> ReadTools(const std::string& path) {
+  auto text = ReadTextFile(path);
+  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("--tools: ", text.status().message()));
+  return ParseTools(path, *text);
+}
+
+std::string Spelling(const Tokenizer& tokenizer, std::optional<int32_t> id) {
+  return id ? std::string(tokenizer.Piece(*id)) : std::string();
+}
+
+}  // namespace
+
+absl::StatusOr<Json> ParseTools(const std::string& path, std::string_view text) {
   const auto bad = [&path](const std::string& why) {
     return absl::InvalidArgumentError(absl::StrCat("--tools ", path, ": ", why));
   };
-  auto text = ReadTextFile(path);
-  if (!text.ok()) return absl::Status(text.status().code(), absl::StrCat("--tools: ", text.status().message()));
   Json tools;
   try {
-    tools = Json::parse(*text);
+    tools = Json::parse(text);
   } catch (const Json::exception& error) {
     return bad(absl::StrCat("this is not JSON: ", error.what()));
   }
@@ -39,12 +48,6 @@ absl::StatusOr<Json> ReadTools(const std::string& path) {
   }
   return tools;
 }
-
-std::string Spelling(const Tokenizer& tokenizer, std::optional<int32_t> id) {
-  return id ? std::string(tokenizer.Piece(*id)) : std::string();
-}
-
-}  // namespace
 
 ChatFormat::ChatFormat(ChatTemplate chat, const Tokenizer& tokenizer)
     : template_(std::move(chat)),

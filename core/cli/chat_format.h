@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "core/text/chat_template.h"
@@ -11,6 +12,10 @@
 #include "nlohmann/json_fwd.hpp"
 
 namespace octet {
+
+// The list of tools that the file `path` holds, `text`; its form is that of "tools" in the OpenAI API's chat
+// completions. InvalidArgument names the path and the entry that is none.
+absl::StatusOr<nlohmann::ordered_json> ParseTools(const std::string& path, std::string_view text);
 
 // Immutable.
 class ChatFormat {

@@ -13,9 +13,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/mapped_file.h"
@@ -108,9 +108,9 @@ class GgufFile {
   MappedFile file_;
   uint32_t version_ = 0;
   std::vector<std::string_view> keys_;
-  absl::flat_hash_map<std::string_view, Value, TextHash> values_;
+  std::unordered_map<std::string_view, Value, TextHash> values_;
   std::vector<GgufTensor> tensors_;
-  absl::flat_hash_map<std::string_view, size_t, TextHash> tensor_index_;
+  std::unordered_map<std::string_view, size_t, TextHash> tensor_index_;
 };
 
 // Writes out[tensor.row_elements()] as float32. OutOfRange when there is no such row.

@@ -24,7 +24,7 @@ struct ByteAlphabet {
   }
 
   std::array<std::string, 256> spelling;
-  absl::flat_hash_map<std::string_view, char> byte_of;
+  std::unordered_map<std::string_view, char> byte_of;
 };
 
 // The bytes that a spelling in GPT-2's alphabet stands for; false when it has a character of another alphabet.

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <memory>
+#include <unordered_map>
 
 #include "absl/status/statusor.h"
 #include "core/text/byte_pair.h"
@@ -28,7 +29,7 @@ class ByteLevel : public TextAlgorithm {
   absl::Status ReadMerges(const std::vector<std::string>& merges, const Vocabulary& vocabulary);
 
   PreTokenizer pre_tokenizer_;
-  absl::flat_hash_map<std::string_view, int32_t, TextHash>
+  std::unordered_map<std::string_view, int32_t, TextHash>
       by_bytes_;                         // normal tokens, views into pieces; for ignore_merges
   std::array<int32_t, 256> byte_ids_{};  // -1 where the vocabulary lacks the byte
   BytePairMerger merger_;

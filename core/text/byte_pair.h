@@ -5,9 +5,10 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 
 namespace octet {
 
@@ -43,7 +44,7 @@ class BytePairMerger {
   }
   void Offer(int32_t left, Scratch* scratch) const;
 
-  absl::flat_hash_map<uint64_t, Joined> pairs_;
+  std::unordered_map<uint64_t, Joined, absl::Hash<uint64_t>> pairs_;
 };
 
 }  // namespace octet

@@ -7,9 +7,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
+
 
 namespace octet {
 
@@ -34,7 +36,7 @@ class SpecialMatcher {
   static uint64_t Edge(size_t node, char byte) { return node << 8 | static_cast<uint8_t>(byte); }
 
   std::vector<Node> nodes_{1};                   // a trie; 0 is the root
-  absl::flat_hash_map<uint64_t, size_t> edges_;  // (node, byte) to node
+  std::unordered_map<uint64_t, size_t, absl::Hash<uint64_t>> edges_;  // (node, byte) to node
 };
 
 }  // namespace octet

@@ -6,9 +6,9 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "core/base/text_hash.h"
 #include "core/text/tokenizer.h"
@@ -20,7 +20,7 @@ struct Vocabulary {
   std::vector<std::string> spellings;  // [vocab_size], as the file has them; none empty, no two equal
   std::vector<TokenType> types;        // [vocab_size]
   std::vector<std::string> pieces;     // [vocab_size], the bytes that each token stands for
-  absl::flat_hash_map<std::string_view, int32_t, TextHash> by_spelling;
+  std::unordered_map<std::string_view, int32_t, TextHash> by_spelling;
 
   std::optional<int32_t> Find(std::string_view spelling) const {
     const auto found = by_spelling.find(spelling);

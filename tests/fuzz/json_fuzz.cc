@@ -1,11 +1,14 @@
-// The JSON that reaches a chat template: a request's messages, tools and further variables. An input is one document,
+// The JSON that octet reads: a list of tools (--tools), and what reaches a chat template, a conversation's messages,
+// tools and further variables. An input is taken for a list of tools, and for one document,
 // {"messages": [...], "tools": [...], "extra": {...}}, each part of any type, rendered by templates that look at all
 // of it.
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "core/cli/chat_format.h"
 #include "core/text/chat_template.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/checks.h"
@@ -43,6 +46,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using Json = nlohmann::ordered_json;
   const auto& templates = Templates();
   const octet::fuzz::LiveBytes memory;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  octet::fuzz::RequireSentence(octet::ParseTools("tools.json", text).status());
   const Json document = Json::parse(data, data + size, nullptr, false);
   if (!document.is_object()) return 0;
   const auto part = [&document](const char* name) -> const Json* {
