@@ -253,14 +253,20 @@ void TestCache::SetSinks(const std::vector<float>& sinks) {
   layer_.sinks = &sinks_;
 }
 
+DeviceRows::DeviceRows(const CacheSpec& spec, const Rows& rows)
+    : latent_(spec.latent),
+      k_block_(rows.k),
+      v_block_(rows.v),
+      slot_block_(rows.slots),
+      position_block_(rows.positions),
+      k(k_block_.View(DType::kF32, {rows.tokens(), spec.kv_heads, spec.k_dim})),
+      v(v_block_.View(DType::kF32, {rows.tokens(), spec.kv_heads, spec.v_dim})),
+      slots(slot_block_.View(DType::kI64, {rows.tokens()})),
+      positions(position_block_.View(DType::kI32, {rows.tokens()})) {}
+
 Status TestCache::Append(const Rows& rows) {
-  const int n = rows.tokens();
-  const Block k(rows.k), v(rows.v), slots(rows.slots), positions(rows.positions);
-  const Tensor kt = k.View(DType::kF32, {n, spec_.kv_heads, spec_.k_dim});
-  const Tensor vt = v.View(DType::kF32, {n, spec_.kv_heads, spec_.v_dim});
-  const Tensor st = slots.View(DType::kI64, {n}), pt = positions.View(DType::kI32, {n});
-  const KvTokens tokens{&kt, spec_.latent ? nullptr : &vt, &st, &pt};
-  const Status status = TheSubject().device->quant().Append(TheSubject().s(), layout_, layer_, tokens);
+  const DeviceRows source(spec_, rows);
+  const Status status = TheSubject().device->quant().Append(TheSubject().s(), layout_, layer_, source.tokens());
   Sync();
   return Promised("append", status);
 }

@@ -59,6 +59,22 @@ std::vector<int64_t> SlotsOf(int first, int count);
 // Normal rows for these slots at positions 0, 1, ...
 Rows NormalRows(const CacheSpec& spec, const std::vector<int64_t>& slots, uint64_t seed);
 
+// Rows in device memory, as append takes them.
+class DeviceRows {
+ public:
+  DeviceRows(const CacheSpec& spec, const Rows& rows);
+  // Borrows the tensors.
+  KvTokens tokens() const { return {&k, latent_ ? nullptr : &v, &slots, &positions}; }
+
+ private:
+  const bool latent_;
+  const Block k_block_, v_block_, slot_block_, position_block_;
+
+ public:
+  const Tensor k, v;  // [tokens][kv_heads][dim]
+  const Tensor slots, positions;
+};
+
 class TestCache {
  public:
   // Unimplemented with the backend's reason where it has no such cache. Every byte starts as `garbage`: NaN scales.
