@@ -1,10 +1,12 @@
 #include "core/cli/chat_session.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/message_text.h"
 #include "core/base/text_file.h"
 
 namespace octet {
@@ -24,6 +26,12 @@ std::string Spelling(const Tokenizer& tokenizer, std::optional<int32_t> id) {
 
 }  // namespace
 
+int64_t FewestTokens(const Tokenizer& tokenizer, std::string_view text) {
+  size_t longest = 1;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.Piece(id).size());
+  return static_cast<int64_t>((text.size() + longest - 1) / longest);
+}
+
 absl::StatusOr<Json> ParseTools(const std::string& path, std::string_view text) {
   const auto bad = [&path](const std::string& why) {
     return absl::InvalidArgumentError(absl::StrCat("--tools ", path, ": ", why));
@@ -32,7 +40,10 @@ absl::StatusOr<Json> ParseTools(const std::string& path, std::string_view text) 
   try {
     tools = Json::parse(text);
   } catch (const Json::exception& error) {
-    return bad(absl::StrCat("this is not JSON: ", error.what()));
+    // "[json.exception.parse_error.101] parse error at line 1, ...": the number is the library's own.
+    std::string what = error.what();
+    if (const size_t end = what.find("] "); what.starts_with('[') && end != std::string::npos) what.erase(0, end + 2);
+    return bad(absl::StrCat("this is not JSON: ", what));
   }
   if (!tools.is_array() || tools.empty()) {
     return bad(R"(a list of tools is needed, such as [{"type": "function", "function": {"name": "get_time"}}])");
@@ -101,18 +112,24 @@ absl::StatusOr<Generation> ChatSession::Ask(std::string_view role, const std::st
                                             const GenerateOptions& options,
                                             const std::function<void(std::string_view)>& on_text,
                                             const std::function<void(double)>& on_prompt) {
+  const auto no_room = [this](const std::string& tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(format_.has_tools() ? "with this message and the tools of --tools" : "with this message",
+                     " the conversation has ", tokens, " and there is room for ", room(), "; shorten ",
+                     format_.has_tools() ? "it or the list of tools" : "it",
+                     ", start a new conversation with /reset, or start octet with a larger --max-model-len"));
+  };
+  // Megabytes that cannot fit are refused before a template works on them.
+  if (const int64_t fewest = FewestTokens(tokenizer_, text); fewest >= room()) {
+    return no_room("at least " + CountOf(fewest, "token"));
+  }
   const auto answer = [&]() -> absl::StatusOr<Generation> {
     auto rendered = format_.Render(*messages_);
     if (!rendered.ok()) return rendered.status();
     auto prompt = tokenizer_.Encode(*rendered, {.parse_special = true});
     if (!prompt.ok()) return prompt.status();
     const int64_t size = static_cast<int64_t>(prompt->size());
-    if (size >= room()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("with this message the conversation has ", size, " tokens and there is room for ", room(),
-                       "; shorten it, start a new conversation with /reset, or start octet with a larger "
-                       "--max-model-len"));
-    }
+    if (size >= room()) return no_room(CountOf(size, "token"));
     auto generation = Generate(sequence_, tokenizer_, *prompt, options, on_text, on_prompt);
     if (generation.ok()) tokens_ = size + static_cast<int64_t>(generation->ids.size());
     return generation;
@@ -126,6 +143,8 @@ absl::StatusOr<Generation> ChatSession::Ask(std::string_view role, const std::st
   }
   return generation;
 }
+
+bool ChatSession::answered() const { return messages_->size() > kept_messages_; }
 
 void ChatSession::Reset() {
   while (messages_->size() > kept_messages_) messages_->erase(messages_->size() - 1);

@@ -19,6 +19,9 @@
 
 namespace octet {
 
+// A bound for Encode(text).size() that costs no encoding: no token covers more bytes than the longest one has.
+int64_t FewestTokens(const Tokenizer& tokenizer, std::string_view text);
+
 // The list of tools that the file `path` holds, `text`; its form is that of "tools" in the OpenAI API's chat
 // completions. InvalidArgument names the path and the entry that is none.
 absl::StatusOr<nlohmann::ordered_json> ParseTools(const std::string& path, std::string_view text);
@@ -63,6 +66,7 @@ class ChatSession {
   void Reset();
 
   const nlohmann::ordered_json& messages() const { return *messages_; }
+  bool answered() const;                                                       // since it began, or since Reset
   int64_t room() const { return sequence_.runner().options().max_model_len; }  // tokens
   int64_t tokens() const { return tokens_; }  // of the conversation, after the last answer
 

@@ -359,7 +359,7 @@ Value Filter(const Call& call, const std::string& name, const Value& input) {
     if (items.empty()) return Value::Undefined(name);
     return name == "first" ? items.front() : items.back();
   }
-  return call.Fail(fmt::format("the filter '{}' is not supported", name));
+  return call.context->Unsupported(call.line, fmt::format("the filter '{}'", name));
 }
 
 bool Test(const Call& call, const std::string& name, const Value& value) {
@@ -416,7 +416,7 @@ bool Test(const Call& call, const std::string& name, const Value& value) {
     const std::string other = name == "upper" ? Lower(text) : Upper(text);
     return text == (name == "upper" ? Upper(text) : Lower(text)) && text != other;
   }
-  call.Fail(fmt::format("the test '{}' is not supported", name));
+  call.context->Unsupported(call.line, fmt::format("the test '{}'", name));
   return false;
 }
 
@@ -666,8 +666,8 @@ Value GetAttribute(Context* context, int line, const Value& object, const std::s
   if (entries != nullptr) {
     if (!context->Charge(line, entries->size())) return Value::Undefined();
     if (object.dict() != nullptr && IsMethod(object, name)) {
-      return context->Fail(
-          line, fmt::format("the method '{0}' without a call is not supported; write ['{0}'] for the entry", name));
+      return context->Unsupported(line,
+                                  fmt::format("the method '{0}' without a call (write ['{0}'] for the entry)", name));
     }
     const Value* value = FindEntry(*entries, name);
     return value == nullptr ? Value::Undefined(name) : *value;
