@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <histedit.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -96,16 +98,21 @@ absl::Status WriteAll(int fd, std::string_view text, const std::string& path) {
 
 // What libedit would put into a file: a first line that names the format, and a line per entry.
 absl::StatusOr<std::string> Encode(struct history* entries) {
-  char* text = nullptr;
-  size_t size = 0;
-  std::FILE* stream = open_memstream(&text, &size);
-  if (stream == nullptr) return absl::UnknownError("the history cannot be written");
+  // Not open_memstream: libedit changes the mode of what it writes, which only files have.
+  const int fd = memfd_create("octet-history", MFD_CLOEXEC);
+  const std::unique_ptr<std::FILE, decltype(&std::fclose)> stream(fd < 0 ? nullptr : fdopen(fd, "w+"), &std::fclose);
+  if (stream == nullptr) {
+    if (fd >= 0) close(fd);
+    return absl::UnknownError("there is no memory to write the history");
+  }
   HistEvent event;
-  const bool saved = history(entries, &event, H_SAVE_FP, stream) >= 0;
-  const bool closed = std::fclose(stream) == 0;
-  const std::unique_ptr<char, decltype(&std::free)> owned(text, &std::free);
-  if (!saved || !closed) return absl::UnknownError("the history cannot be written");
-  return std::string(text, size);
+  std::string text;
+  if (history(entries, &event, H_SAVE_FP, stream.get()) >= 0 && std::fflush(stream.get()) == 0) {
+    text.resize(static_cast<size_t>(std::max(std::ftell(stream.get()), 0L)));
+    std::rewind(stream.get());
+    if (std::fread(text.data(), 1, text.size(), stream.get()) == text.size() && !text.empty()) return text;
+  }
+  return absl::UnknownError("the history cannot be put into its format");
 }
 
 // Written beside the file and moved over it: never half a history, never one that others may read.

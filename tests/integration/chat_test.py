@@ -478,18 +478,25 @@ class OnATerminal(Case):
             self.assertTrue(terminal.shown.endswith(b"\x1b[?2004l"), terminal.shown)
 
     def test_a_stopped_chat_goes_on(self):
-        terminal = Terminal(self)
-        terminal.process.send_signal(signal.SIGTSTP)
-        terminal.wait_for(rb"\x1b\[\?2004l")
-        self.assertEqual(os.waitid(os.P_PID, terminal.process.pid, os.WSTOPPED | os.WNOWAIT).si_status, signal.SIGTSTP)
-        terminal.process.send_signal(signal.SIGCONT)
-        terminal.wait_for(rb"\x1b\[\?2004h")
-        terminal.type("\x1b[200~/one\rtwo\x1b[201~")
-        terminal.wait_for(b"two")
-        terminal.type("\r")
-        terminal.wait_for(rb"no command '/one\\x0atwo'.*> ")
-        terminal.type("/exit\r")
-        self.assertEqual(terminal.ends(), 0)
+        # A shell with job control: nobody can stop a program that has no parent in its session.
+        pid, master = pty.fork()
+        if pid == 0:
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"], environment(self.folder, PS1="$ "))
+        shell = Terminal.__new__(Terminal)
+        shell.case, shell.master, shell.shown = self, master, b""
+        self.addCleanup(os.close, master)
+        self.addCleanup(os.waitpid, pid, 0)
+        self.addCleanup(os.kill, pid, signal.SIGKILL)
+        shell.type(f"'{octet}' run --chat -m '{model()}' --threads 1\r")
+        shell.wait_for(rb"\x1b\[\?2004h.*> ")
+        shell.type(b"\x1a")
+        shell.wait_for(rb"\x1b\[\?2004l.*Stopped.*\$ ")
+        shell.type("fg\r")
+        shell.wait_for(rb"\x1b\[\?2004h.*> ")
+        shell.type("\x1b[200~/one\rtwo\x1b[201~\r")
+        shell.wait_for(rb"no command '/one\\x0atwo'.*> ")
+        shell.type("/exit\r")
+        shell.wait_for(rb"\x1b\[\?2004l.*\$ ")
 
     def test_any_language_is_typed(self):
         for lang in ("C", "C.UTF-8"):
