@@ -55,10 +55,26 @@ constexpr char kPasteOn[] = "\033[?2004h";
 constexpr char kPasteOff[] = "\033[?2004l";
 constexpr wchar_t kPasteEnd[] = L"\033[201~";
 
+// All of it, whatever signals come meanwhile. False: the terminal is gone.
+bool WriteAll(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return false;
+    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+// The editor's own stream: stdout would keep the mark of a write that Ctrl-C cut short while Ctrl-S held the terminal.
+ssize_t WriteEditor(void*, const char* text, size_t size) {
+  return WriteAll({text, size}) ? static_cast<ssize_t>(size) : 0;
+}
+
 unsigned char InsertNewline(EditLine* editor, int) { return el_winsertstr(editor, L"\n") == 0 ? CC_REFRESH : CC_ERROR; }
 
 // Bracketed paste is on while a line is read, and off also when a signal ends or stops the program meanwhile. libedit
-// has restored the terminal's mode by then: it calls the handlers that it found, these.
+// has restored the terminal's mode by then: it calls the handlers that it found, these. It takes its own away with the
+// first signal; that a second SIGINT ends the read, too, is seen to here.
 class BracketedPaste {
  public:
   BracketedPaste() {
@@ -71,11 +87,17 @@ class BracketedPaste {
       // Who is not to be ended by a signal, as under nohup, stays so.
       if (before_[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &before_[i], nullptr);
     }
-    Switch(kPasteOn);
+    struct sigaction interrupt;
+    sigaction(SIGINT, nullptr, &interrupt_);
+    interrupt = interrupt_;
+    interrupt.sa_flags &= ~SA_RESTART;
+    sigaction(SIGINT, &interrupt, nullptr);
+    WriteAll(kPasteOn);
   }
   ~BracketedPaste() {
-    Switch(kPasteOff);
+    WriteAll(kPasteOff);
     for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+    sigaction(SIGINT, &interrupt_, nullptr);
   }
   BracketedPaste(const BracketedPaste&) = delete;
   BracketedPaste& operator=(const BracketedPaste&) = delete;
@@ -83,20 +105,12 @@ class BracketedPaste {
  private:
   static constexpr std::array<int, 4> kSignals = {SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
 
-  static void Switch(std::string_view text) {
-    while (!text.empty()) {
-      const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
-      if (written < 0 && errno != EINTR) return;  // a terminal that is gone has no mode
-      if (written > 0) text.remove_prefix(static_cast<size_t>(written));
-    }
-  }
-
   // Does what the signal does by default. Of these only SIGTSTP comes back, when the program goes on.
   static void OnSignal(int signal) {
     const int error = errno;
     // A terminal that Ctrl-S holds would hold the end as well.
     struct pollfd terminal = {STDOUT_FILENO, POLLOUT, 0};
-    if (poll(&terminal, 1, 0) == 1) Switch(kPasteOff);
+    if (poll(&terminal, 1, 0) == 1) WriteAll(kPasteOff);
     struct sigaction action = {}, ours;
     action.sa_handler = SIG_DFL;
     sigemptyset(&action.sa_mask);
@@ -108,11 +122,12 @@ class BracketedPaste {
     pthread_sigmask(SIG_UNBLOCK, &only, &before);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     sigaction(signal, &ours, nullptr);
-    Switch(kPasteOn);
+    WriteAll(kPasteOn);
     errno = error;
   }
 
   std::array<struct sigaction, kSignals.size()> before_;
+  struct sigaction interrupt_;
 };
 
 class TerminalReader : public LineReader {
@@ -127,7 +142,11 @@ class TerminalReader : public LineReader {
     std::setlocale(LC_CTYPE, "");
     if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
     history_ = history_init();
-    editor_ = el_init("octet", stdin, stdout, stderr);
+    output_.reset(
+        fopencookie(nullptr, "w", {.read = nullptr, .write = &WriteEditor, .seek = nullptr, .close = nullptr}));
+    if (output_ != nullptr) {
+      editor_ = el_init_fd("octet", stdin, output_.get(), stderr, STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO);
+    }
     if (history_ == nullptr || editor_ == nullptr) {
       return absl::UnknownError("the terminal's line editor cannot be started");
     }
@@ -163,8 +182,6 @@ class TerminalReader : public LineReader {
       line = el_gets(editor_, &size);
       error = errno;
     }
-    // The editor's output may be lost, as when Ctrl-C comes while Ctrl-S holds the terminal; answers are written anew.
-    std::clearerr(stdout);
     if (line == nullptr || size <= 0) {
       std::fputs("\n", stdout);
       std::fflush(stdout);
@@ -208,6 +225,7 @@ class TerminalReader : public LineReader {
   bool interrupted_ = false;  // inside a paste
   int64_t left_out_ = 0;      // of this line's pastes
   History* history_ = nullptr;
+  std::unique_ptr<std::FILE, decltype(&std::fclose)> output_{nullptr, &std::fclose};
   EditLine* editor_ = nullptr;
 };
 
