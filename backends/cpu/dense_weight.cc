@@ -30,11 +30,8 @@ using octet::WeightPart;
 // With so few tokens x is used where it lies; the kernel then expands weights in L1.
 constexpr int64_t kFewTokens = 4;
 
-struct CpuWeight {
-  int64_t rows = 0, columns = 0;
-  int32_t max_tokens = 0;
-  DType x_type = DType::kF32, y_type = DType::kF32;
-  bool linear = false, embed = false;
+struct CpuWeight : octet::WeightShape {
+  using WeightShape::WeightShape;
   uint64_t bytes = 0;  // counted as held
   struct Free {
     void operator()(uint8_t* p) const { ::operator delete (p, std::align_val_t{64}); }
@@ -184,18 +181,9 @@ Support Dense::SupportsWeight(const WeightDesc& d) const {
 
 StatusOr<octet::Weight*> Dense::PrepareWeight(octet::Stream&, const WeightDesc& d) {
   OCTET_RETURN_IF_ERROR(CheckDesc(d));
-  for (const WeightPart& part : d.parts) {
-    if (part.data == nullptr) return InvalidArgument("prepare_weight: a part has no data");
-  }
+  OCTET_RETURN_IF_ERROR(octet::CheckWeightData(d));
   const Sizes sizes = SizesOf(d);
-  auto w = std::make_unique<CpuWeight>();
-  w->rows = d.rows();
-  w->columns = d.columns;
-  w->max_tokens = d.max_tokens;
-  w->x_type = d.x_type;
-  w->y_type = d.y_type;
-  w->linear = d.linear;
-  w->embed = d.embed;
+  auto w = std::make_unique<CpuWeight>(d);
   w->bytes = ResidentBytes(sizes);
   const uint64_t total = octet::HostMemoryBytes("MemTotal");
   uint8_t* memory = total > 0 && sizes.data > total

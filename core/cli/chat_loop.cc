@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/command_line.h"
 #include "core/base/message_text.h"
+#include "core/base/program.h"
 #include "core/cli/interrupt.h"
 #include "core/cli/line_reader.h"
 #include "core/cli/progress.h"

@@ -11,9 +11,9 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "core/cli/chat_format.h"
 #include "core/model/generator.h"
 #include "core/model/runner.h"
-#include "core/text/chat_template.h"
 #include "core/text/tokenizer.h"
 #include "nlohmann/json_fwd.hpp"
 
@@ -21,31 +21,6 @@ namespace octet {
 
 // A bound for Encode(text).size() that costs no encoding: no token covers more bytes than the longest one has.
 int64_t FewestTokens(const Tokenizer& tokenizer, std::string_view text);
-
-// The list of tools that the file `path` holds, `text`; its form is that of "tools" in the OpenAI API's chat
-// completions. InvalidArgument names the path and the entry that is none.
-absl::StatusOr<nlohmann::ordered_json> ParseTools(const std::string& path, std::string_view text);
-
-// A model's chat template, with the tools that are offered to the model. Immutable.
-class ChatFormat {
- public:
-  // `tools_path`: a file with a list of tools in the OpenAI form; empty for none. InvalidArgument when the model has no
-  // template or the file is no such list; Unimplemented when the template leaves tools out.
-  static absl::StatusOr<ChatFormat> Create(const Tokenizer& tokenizer, const std::string& tools_path);
-  ChatFormat(ChatFormat&&) noexcept;
-  ~ChatFormat();
-
-  bool has_tools() const { return tools_ != nullptr; }
-  // The prompt for the answer to these messages, special tokens spelled out.
-  absl::StatusOr<std::string> Render(const nlohmann::ordered_json& messages) const;
-
- private:
-  ChatFormat(ChatTemplate chat, const Tokenizer& tokenizer);
-
-  ChatTemplate template_;
-  std::string bos_, eos_;
-  std::unique_ptr<const nlohmann::ordered_json> tools_;  // null: none
-};
 
 // Thread-compatible. `format`, `tokenizer` and `runner` are borrowed.
 class ChatSession {

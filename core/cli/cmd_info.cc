@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/command_line.h"
 #include "core/base/message_text.h"
+#include "core/base/program.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
 #include "fmt/format.h"

@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "core/base/command_line.h"
 #include "core/base/message_text.h"
+#include "core/base/program.h"
 #include "core/base/text_file.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"

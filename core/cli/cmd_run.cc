@@ -14,7 +14,9 @@
 #include "absl/strings/str_split.h"
 #include "core/base/command_line.h"
 #include "core/base/message_text.h"
+#include "core/base/program.h"
 #include "core/base/text_file.h"
+#include "core/cli/chat_format.h"
 #include "core/cli/chat_loop.h"
 #include "core/cli/chat_session.h"
 #include "core/cli/commands.h"
@@ -179,56 +181,11 @@ absl::Status Chat(const RunFlags& flags, Engine& engine, int64_t room) {
   return RunChat(session, format->has_tools(), options);
 }
 
-// Flags that --chat leaves no room for.
-absl::Status CheckChatFlags(const RunFlags& flags) {
-  const char* other = nullptr;
-  if (flags.has_prompt) other = "--prompt";
-  if (flags.has_file) other = "--file";
-  if (flags.json) other = "--json";
-  if (flags.no_special) other = "--no-special";
-  if (flags.tools == "-") other = "--tools -";
-  if (other == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--chat reads messages from stdin and prints answers; leave ", other, " out"));
-}
-
-absl::Status Run(RunFlags& flags) {
-  auto biases = ParseLogitBias(flags.logit_bias);
-  if (!biases.ok()) return biases.status();
-  flags.generate.sampling.logit_bias = *std::move(biases);
-  if (flags.chat) {
-    if (auto status = CheckChatFlags(flags); !status.ok()) return status;
-  }
-  if (auto status = flags.generate.sampling.Validate(); !status.ok()) return status;
-  if (flags.generate.logprobs > 0 && !flags.json) {
-    return absl::InvalidArgumentError("--logprobs are part of the JSON document; add --json");
-  }
-  auto opened = Engine::Open(flags.model, kStepTokens);
-  if (!opened.ok()) return opened.status();
-  Engine& engine = **opened;
+// One prompt, one answer; `room` is for both.
+absl::Status Complete(const RunFlags& flags, Engine& engine, int64_t room) {
   const int64_t context = engine.model().config().context_length;
-  if (flags.model.max_model_len > context) {
-    return absl::InvalidArgumentError(absl::StrCat("--max-model-len is ", flags.model.max_model_len,
-                                                   " and the model's context is ", context, " tokens"));
-  }
-  for (const int32_t id : flags.generate.stop_token_ids) {
-    if (id < engine.model().config().vocab_size) continue;
-    return absl::InvalidArgumentError(absl::StrCat("--stop-token-id ", id, " is outside the model's vocabulary of ",
-                                                   engine.model().config().vocab_size, " tokens"));
-  }
-  for (const LogitBias& bias : flags.generate.sampling.logit_bias) {
-    if (bias.id < engine.model().config().vocab_size) continue;
-    return absl::InvalidArgumentError(absl::StrCat("--logit-bias names token ", bias.id,
-                                                   ", which is outside the model's vocabulary of ",
-                                                   engine.model().config().vocab_size, " tokens"));
-  }
-  if (flags.chat) {
-    return Chat(flags, engine,
-                flags.model.max_model_len > 0 ? flags.model.max_model_len : std::min<int64_t>(context, kChatTokens));
-  }
   auto text = PromptText(flags, engine.tokenizer());
   if (!text.ok()) return text.status();
-  const int64_t room = flags.model.max_model_len > 0 ? flags.model.max_model_len : context;
   if (const int64_t fewest = FewestTokens(engine.tokenizer(), *text); fewest >= room) {
     return NoRoom(flags, "at least " + CountOf(fewest, "token"), room, context);
   }
@@ -266,6 +223,61 @@ absl::Status Run(RunFlags& flags) {
                   CacheLine(engine, **runner));
   }
   return absl::OkStatus();
+}
+
+// Flags that --chat leaves no room for.
+absl::Status CheckChatFlags(const RunFlags& flags) {
+  const char* other = nullptr;
+  if (flags.has_prompt) other = "--prompt";
+  if (flags.has_file) other = "--file";
+  if (flags.json) other = "--json";
+  if (flags.no_special) other = "--no-special";
+  if (flags.tools == "-") other = "--tools -";
+  if (other == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--chat reads messages from stdin and prints answers; leave ", other, " out"));
+}
+
+absl::Status CheckTokenIds(const RunFlags& flags, int64_t vocab_size) {
+  const auto check = [vocab_size](const char* flag, int32_t id) {
+    if (id < vocab_size) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        flag, " names token ", id, ", which is outside the model's vocabulary of ", vocab_size, " tokens"));
+  };
+  for (const int32_t id : flags.generate.stop_token_ids) {
+    if (auto status = check("--stop-token-id", id); !status.ok()) return status;
+  }
+  for (const LogitBias& bias : flags.generate.sampling.logit_bias) {
+    if (auto status = check("--logit-bias", bias.id); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(RunFlags& flags) {
+  auto biases = ParseLogitBias(flags.logit_bias);
+  if (!biases.ok()) return biases.status();
+  flags.generate.sampling.logit_bias = *std::move(biases);
+  if (flags.chat) {
+    if (auto status = CheckChatFlags(flags); !status.ok()) return status;
+  }
+  if (auto status = flags.generate.sampling.Validate(); !status.ok()) return status;
+  if (flags.generate.logprobs > 0 && !flags.json) {
+    return absl::InvalidArgumentError("--logprobs are part of the JSON document; add --json");
+  }
+  auto opened = Engine::Open(flags.model, kStepTokens);
+  if (!opened.ok()) return opened.status();
+  Engine& engine = **opened;
+  const int64_t context = engine.model().config().context_length;
+  if (flags.model.max_model_len > context) {
+    return absl::InvalidArgumentError(absl::StrCat("--max-model-len is ", flags.model.max_model_len,
+                                                   " and the model's context is ", context, " tokens"));
+  }
+  if (auto status = CheckTokenIds(flags, engine.model().config().vocab_size); !status.ok()) return status;
+  if (flags.chat) {
+    return Chat(flags, engine,
+                flags.model.max_model_len > 0 ? flags.model.max_model_len : std::min<int64_t>(context, kChatTokens));
+  }
+  return Complete(flags, engine, flags.model.max_model_len > 0 ? flags.model.max_model_len : context);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/command_line.h"
+#include "core/base/program.h"
 #include "core/cli/progress.h"
 #include "core/kv/kv_options.h"
 #include "core/text/gguf_tokenizer.h"

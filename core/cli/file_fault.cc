@@ -9,7 +9,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "core/base/command_line.h"
+#include "core/base/program.h"
 
 namespace octet {
 namespace {
@@ -63,7 +63,7 @@ std::string_view MappedFileAt(uint64_t address) {
   return path;
 }
 
-void Print(std::string_view text) {
+void WriteToStderr(std::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
     if (written <= 0) return;
@@ -82,9 +82,9 @@ void OnFault(int, siginfo_t* info, void*) {
     g_answering.store(false);
     return;
   }
-  Print("octet: ");
-  Print(path);
-  Print(" was cut short while octet used it, or its disk could not be read; run again once it is whole\n");
+  WriteToStderr("octet: ");
+  WriteToStderr(path);
+  WriteToStderr(" was cut short while octet used it, or its disk could not be read; run again once it is whole\n");
   _exit(kExitFailed);
 }
 

@@ -16,8 +16,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/command_line.h"
 #include "core/base/message_text.h"
+#include "core/base/program.h"
 #include "core/cli/history_file.h"
 
 namespace octet {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "core/base/command_line.h"
+#include "core/base/program.h"
 #include "core/cli/commands.h"
 #include "core/cli/file_fault.h"
 

@@ -56,6 +56,7 @@ class ElfDynamic {
   absl::Status CheckVersions();
   absl::Status ReadVersionNeeds(uint32_t* highest);
   absl::Status ReadVersionDefinitions(uint32_t* highest);
+  void JoinFixed();
   absl::Status CheckRelocation(const Elf64_Rela& relocation);
   absl::Status CheckRelative();
   absl::Status CheckTarget(uint64_t address, uint64_t bytes) const;
@@ -70,7 +71,7 @@ class ElfDynamic {
   std::vector<std::string_view> needed_;
   Table strings_;
   uint64_t symbols_ = 0;
-  std::vector<Table> fixed_;         // what no relocation may change
+  std::vector<Table> fixed_;         // what no relocation may change; ascending and apart once they are checked
   std::vector<Table> functions_;     // arrays of functions that run when it is loaded and when the process ends
   std::map<uint64_t, bool> filled_;  // entries of those arrays: does a relocation fill it?
 };

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <string>
@@ -192,13 +193,17 @@ absl::Status ElfImage::CheckSections(const Elf64_Ehdr& header) const {
   return absl::OkStatus();
 }
 
+const Elf64_Phdr* ElfImage::LoadBefore(uint64_t address) const {
+  const auto behind = std::upper_bound(loads_.begin(), loads_.end(), address,
+                                       [](uint64_t at, const Elf64_Phdr& load) { return at < load.p_vaddr; });
+  return behind == loads_.begin() ? nullptr : &*(behind - 1);
+}
+
 const std::byte* ElfImage::At(uint64_t address, uint64_t bytes) const {
-  for (const Elf64_Phdr& load : loads_) {
-    if (address < load.p_vaddr || address - load.p_vaddr > load.p_filesz) continue;
-    const uint64_t skipped = address - load.p_vaddr;
-    if (bytes <= load.p_filesz - skipped) return file_.data() + load.p_offset + skipped;
-  }
-  return nullptr;
+  const Elf64_Phdr* load = LoadBefore(address);
+  if (load == nullptr || address - load->p_vaddr > load->p_filesz) return nullptr;
+  const uint64_t skipped = address - load->p_vaddr;
+  return bytes <= load->p_filesz - skipped ? file_.data() + load->p_offset + skipped : nullptr;
 }
 
 bool ElfImage::HoldsFileBytes(uint64_t address, uint64_t offset, uint64_t bytes) const {
@@ -211,18 +216,14 @@ bool ElfImage::IsSpanned(uint64_t address) const {
 }
 
 bool ElfImage::IsCode(uint64_t address) const {
-  for (const Elf64_Phdr& load : loads_) {
-    if (address >= load.p_vaddr && address - load.p_vaddr < load.p_filesz) return (load.p_flags & PF_X) != 0;
-  }
-  return false;
+  const Elf64_Phdr* load = LoadBefore(address);
+  return load != nullptr && address - load->p_vaddr < load->p_filesz && (load->p_flags & PF_X) != 0;
 }
 
 bool ElfImage::IsWritable(uint64_t address, uint64_t bytes) const {
-  for (const Elf64_Phdr& load : loads_) {
-    if (address < load.p_vaddr || address - load.p_vaddr >= load.p_memsz) continue;
-    return (load.p_flags & PF_W) != 0 && bytes <= load.p_memsz - (address - load.p_vaddr);
-  }
-  return false;
+  const Elf64_Phdr* load = LoadBefore(address);
+  return load != nullptr && address - load->p_vaddr < load->p_memsz && (load->p_flags & PF_W) != 0 &&
+         bytes <= load->p_memsz - (address - load->p_vaddr);
 }
 
 }  // namespace octet

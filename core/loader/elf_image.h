@@ -60,6 +60,8 @@ class ElfImage {
   absl::Status AddLoad(const Elf64_Phdr& segment);
   absl::Status CheckSegment(const Elf64_Ehdr& header, const Elf64_Phdr& segment) const;
   absl::Status CheckSections(const Elf64_Ehdr& header) const;
+  // The last segment that begins at or before an address, which may lie behind its end; null before the first.
+  const Elf64_Phdr* LoadBefore(uint64_t address) const;
   bool HoldsFileBytes(uint64_t address, uint64_t offset, uint64_t bytes) const;
 
   std::span<const std::byte> file_;

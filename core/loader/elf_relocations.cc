@@ -2,6 +2,8 @@
 #include <elf.h>
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "core/loader/elf_dynamic.h"
 
@@ -18,7 +20,23 @@ constexpr uint32_t kNone = R_AARCH64_NONE, kRelative = R_AARCH64_RELATIVE, kIrel
 
 }  // namespace
 
+// A file may have a million pieces and a million relocations, so each of these must cost no more than a search.
+void ElfDynamic::JoinFixed() {
+  std::sort(fixed_.begin(), fixed_.end(), [](const Table& a, const Table& b) { return a.begin < b.begin; });
+  size_t joined = 0;
+  for (const Table piece : fixed_) {
+    if (joined > 0 && piece.begin <= fixed_[joined - 1].begin + fixed_[joined - 1].bytes) {
+      Table& last = fixed_[joined - 1];
+      last.bytes = std::max(last.bytes, piece.begin + piece.bytes - last.begin);
+    } else {
+      fixed_[joined++] = piece;
+    }
+  }
+  fixed_.resize(joined);
+}
+
 absl::Status ElfDynamic::CheckRelocations() {
+  JoinFixed();
   for (const Table& array : functions_) {
     for (uint64_t at = array.begin; at < array.begin + array.bytes; at += sizeof(Elf64_Addr)) filled_[at] = false;
   }
@@ -83,10 +101,10 @@ absl::Status ElfDynamic::CheckRelative() {
 
 absl::Status ElfDynamic::CheckTarget(uint64_t address, uint64_t bytes) const {
   if (!image_->IsWritable(address, bytes)) return ElfDamaged("a relocation lies outside its writable segments");
-  for (const Table& fixed : fixed_) {
-    if (address < fixed.begin + fixed.bytes && fixed.begin < address + bytes) {
-      return ElfDamaged("a relocation would change the tables that the dynamic linker reads");
-    }
+  const auto behind = std::lower_bound(fixed_.begin(), fixed_.end(), address + bytes,
+                                       [](const Table& fixed, uint64_t end) { return fixed.begin < end; });
+  if (behind != fixed_.begin() && address < (behind - 1)->begin + (behind - 1)->bytes) {
+    return ElfDamaged("a relocation would change the tables that the dynamic linker reads");
   }
   return absl::OkStatus();
 }

@@ -12,7 +12,6 @@
 
 #include "absl/hash/hash.h"
 
-
 namespace octet {
 
 class SpecialMatcher {
@@ -35,7 +34,7 @@ class SpecialMatcher {
   };
   static uint64_t Edge(size_t node, char byte) { return node << 8 | static_cast<uint8_t>(byte); }
 
-  std::vector<Node> nodes_{1};                   // a trie; 0 is the root
+  std::vector<Node> nodes_{1};                                        // a trie; 0 is the root
   std::unordered_map<uint64_t, size_t, absl::Hash<uint64_t>> edges_;  // (node, byte) to node
 };
 

@@ -20,6 +20,7 @@
  *  A10 supports is a promise: level 1 or 2 means the call will succeed with that descriptor, memory permitting; level 0
  *      means the call refuses.
  *  A11 Table functions may be called from any thread; one stream is used by one thread at a time.
+ *      A thread that calls, or runs a body of parallel_for, has OCTET_MIN_STACK_BYTES of stack when it enters.
  *  A12 A backend changes no process-wide state, sets its device on entry, and never resets a device.
  *  A13 close joins every thread that open made. The library stays mapped until the process ends.
  *  A14 The library exports one symbol per ABI major and nothing else.
@@ -46,6 +47,7 @@ extern "C" {
 #define OCTET_ABI_MINOR 0u /* counts additions */
 /* Before 1.0 fields may still move: host and backend must then have the same draft (this is 0.9). 0 once frozen. */
 #define OCTET_ABI_DRAFT 9u
+#define OCTET_MIN_STACK_BYTES 524288u /* A11 */
 
 #if defined(__GNUC__)
 #define OCTET_EXPORT __attribute__((visibility("default")))

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "octet/kv_cache.h"
 #include "octet/status.h"
@@ -34,6 +35,33 @@ struct WeightDesc {
     return n;
   }
 };
+
+// What of a desc outlives its data; a backend's prepared weight derives from it.
+struct WeightShape {
+  explicit WeightShape(const WeightDesc& d)
+      : rows(d.rows()),
+        columns(d.columns),
+        linear(d.linear),
+        embed(d.embed),
+        max_tokens(d.max_tokens),
+        x_type(d.x_type),
+        y_type(d.y_type) {}
+
+  int64_t rows, columns;
+  bool linear, embed;
+  int32_t max_tokens;
+  DType x_type, y_type;
+};
+
+// For PrepareWeight: SupportsWeight may be asked about parts without data.
+inline Status CheckWeightData(const WeightDesc& desc) {
+  for (const WeightPart& part : desc.parts) {
+    if (part.data == nullptr) {
+      return InvalidArgument("a weight part of " + std::to_string(part.rows) + " rows has no data");
+    }
+  }
+  return OkStatus();
+}
 
 // y = norm(x) W^T + bias + residual.
 struct LinearArgs {

@@ -157,41 +157,26 @@ static inline void UnpackScaleMin(const uint8_t* packed, int j, int* scale, int*
   }
 }
 
-// w[i] = d * scale[i / 32] * q[i] - dmin * min[i / 32]; 32 bytes hold two sub-blocks, low nibbles first.
-static inline void DequantizeQ4_K(const uint8_t* row, int64_t elements, float* out) {
-  for (; elements > 0; elements -= 256, row += 144) {
-    const float d = LoadHalf(row);
-    const float dmin = LoadHalf(row + 2);
-    const uint8_t* q = row + 16;
-    for (int j = 0; j < 8; j += 2, q += 32, out += 64) {
-      int scale[2], min[2];
-      UnpackScaleMin(row + 4, j, &scale[0], &min[0]);
-      UnpackScaleMin(row + 4, j + 1, &scale[1], &min[1]);
-      const float d0 = d * static_cast<float>(scale[0]), m0 = dmin * static_cast<float>(min[0]);
-      const float d1 = d * static_cast<float>(scale[1]), m1 = dmin * static_cast<float>(min[1]);
-      for (int i = 0; i < 32; ++i) out[i] = d0 * static_cast<float>(q[i] & 15) - m0;
-      for (int i = 0; i < 32; ++i) out[i + 32] = d1 * static_cast<float>(q[i] >> 4) - m1;
-    }
-  }
-}
-
-// As Q4_K with a fifth bit: bit j of byte i belongs to weight i of sub-block j.
-static inline void DequantizeQ5_K(const uint8_t* row, int64_t elements, float* out) {
-  for (; elements > 0; elements -= 256, row += 176) {
+// w[i] = d * scale[i / 32] * q[i] - dmin * min[i / 32]; 32 bytes hold two sub-blocks, low nibbles first. Q5_K has a
+// plane of fifth bits before the nibbles: bit j of its byte i belongs to weight i of sub-block j.
+template <DType kType>
+static inline void DequantizeQ45_K(const uint8_t* row, int64_t elements, float* out) {
+  static_assert(kType == DType::kQ4_K || kType == DType::kQ5_K);
+  constexpr bool kFifthBits = kType == DType::kQ5_K;
+  for (; elements > 0; elements -= 256, row += GgufBlockOf(kType).bytes) {
     const float d = LoadHalf(row);
     const float dmin = LoadHalf(row + 2);
     const uint8_t* high = row + 16;
-    const uint8_t* q = row + 48;
+    const uint8_t* q = kFifthBits ? high + 32 : high;
+    const auto fifth = [high](int i, int j) { return kFifthBits ? (high[i] >> j & 1) << 4 : 0; };
     for (int j = 0; j < 8; j += 2, q += 32, out += 64) {
       int scale[2], min[2];
       UnpackScaleMin(row + 4, j, &scale[0], &min[0]);
       UnpackScaleMin(row + 4, j + 1, &scale[1], &min[1]);
       const float d0 = d * static_cast<float>(scale[0]), m0 = dmin * static_cast<float>(min[0]);
       const float d1 = d * static_cast<float>(scale[1]), m1 = dmin * static_cast<float>(min[1]);
-      for (int i = 0; i < 32; ++i) out[i] = d0 * static_cast<float>((q[i] & 15) | ((high[i] >> j & 1) << 4)) - m0;
-      for (int i = 0; i < 32; ++i) {
-        out[i + 32] = d1 * static_cast<float>((q[i] >> 4) | ((high[i] >> (j + 1) & 1) << 4)) - m1;
-      }
+      for (int i = 0; i < 32; ++i) out[i] = d0 * static_cast<float>((q[i] & 15) | fifth(i, j)) - m0;
+      for (int i = 0; i < 32; ++i) out[i + 32] = d1 * static_cast<float>((q[i] >> 4) | fifth(i, j + 1)) - m1;
     }
   }
 }
@@ -250,10 +235,10 @@ static inline bool DequantizeRow(DType type, const void* row, int64_t elements, 
       DequantizeQ8_0(bytes, elements, out);
       return true;
     case DType::kQ4_K:
-      DequantizeQ4_K(bytes, elements, out);
+      DequantizeQ45_K<DType::kQ4_K>(bytes, elements, out);
       return true;
     case DType::kQ5_K:
-      DequantizeQ5_K(bytes, elements, out);
+      DequantizeQ45_K<DType::kQ5_K>(bytes, elements, out);
       return true;
     case DType::kQ6_K:
       DequantizeQ6_K(bytes, elements, out);

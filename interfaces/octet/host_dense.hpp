@@ -42,18 +42,10 @@ class HostDenseOps final : public DenseOps {
 
   StatusOr<Weight*> PrepareWeight(Stream&, const WeightDesc& desc) override {
     OCTET_RETURN_IF_ERROR(CheckWeight(desc));
-    auto weight = std::make_unique<HostWeight>();
-    weight->rows = desc.rows();
-    weight->columns = desc.columns;
-    weight->linear = desc.linear;
-    weight->embed = desc.embed;
-    weight->max_tokens = desc.max_tokens;
-    weight->x_type = desc.x_type;
-    weight->y_type = desc.y_type;
+    OCTET_RETURN_IF_ERROR(CheckWeightData(desc));
+    auto weight = std::make_unique<HostWeight>(desc);
     int64_t first = 0;
     for (const WeightPart& part : desc.parts) {
-      if (part.data == nullptr)
-        return InvalidArgument("a weight part of " + std::to_string(part.rows) + " rows has no data");
       Part& mine = weight->parts.emplace_back();
       mine.type = part.dtype;
       mine.first_row = first;
@@ -288,11 +280,8 @@ class HostDenseOps final : public DenseOps {
     std::vector<uint8_t> data;
     std::vector<float> scale;  // empty: all 1
   };
-  struct HostWeight {
-    int64_t rows = 0, columns = 0;
-    bool linear = false, embed = false;
-    int32_t max_tokens = 0;
-    DType x_type = DType::kF32, y_type = DType::kF32;
+  struct HostWeight : WeightShape {
+    using WeightShape::WeightShape;
     std::vector<Part> parts;
   };
 

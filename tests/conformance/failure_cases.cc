@@ -4,6 +4,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,12 +18,6 @@ namespace octet::conformance {
 namespace {
 
 constexpr int kHeads = 4, kDim = 64, kQueries = 3;
-
-void ExpectRefused(const char* what, const Status& status) {
-  Sync();
-  EXPECT_FALSE(status.ok()) << what << " was accepted";
-  EXPECT_FALSE(status.message().empty()) << what << " was refused without a reason";
-}
 
 Status RunsOutOfMemory() {
   const octet_backend_v1& table = *TheSubject().table();
@@ -63,9 +58,8 @@ class Rig {
     AttentionBackend& attention = TheSubject().device->attention();
     const Support support = attention.Supports(desc);
     if (support.level == 0) return Unimplemented(support.reason);
-    if (support.workspace_bytes > 0) workspace_ = std::make_unique<Block>(support.workspace_bytes);
-    auto plan = attention.MakePlan(desc, workspace_ != nullptr ? workspace_->buffer() : nullptr,
-                                   workspace_ != nullptr ? workspace_->offset() : 0);
+    workspace_.emplace(support.workspace_bytes);
+    auto plan = attention.MakePlan(desc, workspace_->buffer(), workspace_->offset());
     OCTET_RETURN_IF_ERROR(Promised("make_plan", plan.status()));
     plan_ = *std::move(plan);
     q_ = std::make_unique<Block>(NormalRows(Both(Int8(), kDim, kHeads), {0, 1, 2}, 52).k);
@@ -108,7 +102,8 @@ class Rig {
   static constexpr int32_t q_start_[] = {0, 1, 3}, kv_len_[] = {30, 16}, page_start_[] = {0, 2, 3},
                            pages_[] = {4, 5, 1};
   TestCache cache_;
-  std::unique_ptr<Block> workspace_, q_;
+  std::optional<Workspace> workspace_;
+  std::unique_ptr<Block> q_;
   std::unique_ptr<AttentionPlan> plan_;
   std::vector<uint8_t> first_;
 };
@@ -215,33 +210,32 @@ Status RefusesRowsOutsideTheirBuffers() {
   TestCache cache;
   OCTET_RETURN_IF_ERROR(cache.Init(spec, 3));
   const Rows rows = NormalRows(spec, {0, 1}, 53);
-  const Block k(rows.k), slots(rows.slots), positions(rows.positions);
-  const Tensor kt = k.View(DType::kF32, {2, 2, 64}), st = slots.View(DType::kI64, {2}),
-               pt = positions.View(DType::kI32, {2});
+  const DeviceRows good(spec, rows);
   QuantOps& quant = TheSubject().device->quant();
   auto refused = [&](const char* what, Tensor bad_k, Tensor bad_slots) {
-    ExpectRefused(what, quant.Append(TheSubject().s(), cache.layout(), cache.layer(), {&bad_k, &kt, &bad_slots, &pt}));
-    ExpectRefused(what,
-                  quant.Gather(TheSubject().s(), cache.layout(), cache.layer(), {&bad_k, nullptr, &bad_slots, &pt}));
+    ExpectRefused(what, quant.Append(TheSubject().s(), cache.layout(), cache.layer(),
+                                     {&bad_k, &good.v, &bad_slots, &good.positions}));
+    ExpectRefused(what, quant.Gather(TheSubject().s(), cache.layout(), cache.layer(),
+                                     {&bad_k, nullptr, &bad_slots, &good.positions}));
   };
-  Tensor bad = kt;
+  Tensor bad = good.k;
   bad.stride[0] = -128;
-  refused("rows with a negative stride", bad, st);
-  bad = kt;
+  refused("rows with a negative stride", bad, good.slots);
+  bad = good.k;
   bad.stride[2] = 2;
-  refused("rows with scattered channels", bad, st);
-  bad = kt;
+  refused("rows with scattered channels", bad, good.slots);
+  bad = good.k;
   bad.stride[0] = 1 << 24;
-  refused("rows beyond their buffer", bad, st);
-  bad = kt;
+  refused("rows beyond their buffer", bad, good.slots);
+  bad = good.k;
   bad.offset = uint64_t{1} << 62;
-  refused("rows far beyond their buffer", bad, st);
-  bad = st;
+  refused("rows far beyond their buffer", bad, good.slots);
+  bad = good.slots;
   bad.dtype = OCTET_I32;
-  refused("slots of i32", kt, bad);
-  bad = st;
+  refused("slots of i32", good.k, bad);
+  bad = good.slots;
   bad.offset = uint64_t{1} << 40;
-  refused("slots beyond their buffer", kt, bad);
+  refused("slots beyond their buffer", good.k, bad);
   Untouched(cache.memory(), "the cache");
   OCTET_RETURN_IF_ERROR(cache.Append(rows));
   std::vector<uint8_t> canonical;
@@ -285,8 +279,7 @@ Status RefusesWeightsWithoutSense() {
   if (support.level == 0) return Unimplemented(support.reason);
   const auto weight = TheSubject().device->PrepareWeight(&TheSubject().s(), desc);
   if (!weight.ok()) return Internal(std::string(weight.status().message()));
-  std::unique_ptr<Block> workspace;
-  if (support.workspace_bytes > 0) workspace = std::make_unique<Block>(support.workspace_bytes);
+  const Workspace workspace(support.workspace_bytes);
   const Block x(std::vector<float>(2 * 64, 1.0f)), y(2 * 4 * 4);
   const Tensor xt = x.View(DType::kF32, {2, 64}), yt = y.View(DType::kF32, {2, 4});
   const Tensor narrow = x.View(DType::kF32, {2, 32}), few = y.View(DType::kF32, {1, 4}),
@@ -297,7 +290,8 @@ Status RefusesWeightsWithoutSense() {
     args.y = &out;
     args.bias = bias;
     args.w = weight->get();
-    if (workspace != nullptr) args.workspace = workspace->buffer(), args.workspace_offset = workspace->offset();
+    args.workspace = workspace.buffer();
+    args.workspace_offset = workspace.offset();
     return dense->Linear(TheSubject().s(), args);
   };
   Tensor outside = xt;

@@ -104,6 +104,12 @@ void ExpectRefusal(octet_code code, const octet_error& error, const char* what) 
   EXPECT_EQ(error.message_len, strnlen(error.message, sizeof(error.message))) << what;
 }
 
+void ExpectRefused(const char* what, const Status& status) {
+  Sync();
+  EXPECT_FALSE(status.ok()) << what << " was accepted";
+  EXPECT_FALSE(status.message().empty()) << what << " was refused without a reason";
+}
+
 Status Promised(const char* call, const Status& status) {
   if (status.ok()) return status;
   return Internal(std::string(call) + " failed although supports promised it (rule A10): " + status.message());
@@ -176,6 +182,14 @@ void Block::Write(const std::vector<uint8_t>& contents) {
   if (contents.empty()) return;
   Need("write", TheSubject().device->Write(&TheSubject().s(), buffer(), kGuardBytes, contents.data(), contents.size()));
   Sync();
+}
+
+FloatWeight::FloatWeight(int64_t rows, int64_t columns, int32_t max_tokens, std::vector<float> contents)
+    : values(std::move(contents)),
+      part{DType::kF32, rows, columns * static_cast<int64_t>(sizeof(float)), values.data(), nullptr} {
+  desc.columns = columns;
+  desc.parts = {&part, 1};
+  desc.max_tokens = max_tokens;
 }
 
 bool Untouched(const Block& block, const char* what) {

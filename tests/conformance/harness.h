@@ -8,12 +8,14 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/loader/device.h"
+#include "octet/dense_ops.h"
 #include "octet/status.h"
 #include "octet/tensor.h"
 
@@ -97,6 +99,9 @@ octet_error Error();
 // The call failed, with a code, a reason and a length that fit each other.
 void ExpectRefusal(octet_code code, const octet_error& error, const char* what);
 
+// The same for calls of the classes, after which it waits for the stream.
+void ExpectRefused(const char* what, const Status& status);
+
 // Waits for the stream. A device that cannot even do that, allocate, write or read is of no use to the other cases:
 // these stop the program with the reason.
 void Sync();
@@ -132,6 +137,30 @@ class Block {
   uint64_t bytes_;
   std::vector<uint8_t> input_;  // what must still be there at the end; empty: anything
   OwnedBuffer buffer_;
+};
+
+// As much memory as `supports` asked for: NULL at offset 0 where that is none.
+class Workspace {
+ public:
+  explicit Workspace(uint64_t bytes, uint8_t fill = 0xff) {
+    if (bytes > 0) block_.emplace(bytes, fill);
+  }
+  octet_buffer* buffer() const { return block_ ? block_->buffer() : nullptr; }
+  uint64_t offset() const { return block_ ? block_->offset() : 0; }
+
+ private:
+  std::optional<Block> block_;
+};
+
+// An f32 matrix for linear layers, in host memory. `desc` points into it.
+struct FloatWeight {
+  FloatWeight(int64_t rows, int64_t columns, int32_t max_tokens, std::vector<float> contents);
+  FloatWeight(const FloatWeight&) = delete;
+  FloatWeight& operator=(const FloatWeight&) = delete;
+
+  const std::vector<float> values;
+  const WeightPart part;
+  WeightDesc desc;
 };
 
 // True when the block still holds nothing but 0xff; otherwise says where it changed.

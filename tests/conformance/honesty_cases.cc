@@ -68,28 +68,25 @@ Status RefusesNonsense() {
   const CacheSpec spec = Both(Int8(64));
   TestCache cache;
   OCTET_RETURN_IF_ERROR(cache.Init(spec, 3));
-  const Rows rows = NormalRows(spec, {0, 1}, 42);
-  const Block k(rows.k), slots(rows.slots), positions(rows.positions);
-  const Tensor kt = k.View(DType::kF32, {2, 2, 64}), st = slots.View(DType::kI64, {2}),
-               pt = positions.View(DType::kI32, {2});
-  const Tensor narrow = k.View(DType::kF32, {2, 2, 32}), fewer = k.View(DType::kF32, {1, 2, 64}),
-               wrong_type = k.View(DType::kF16, {2, 2, 64});
+  const DeviceRows rows(spec, NormalRows(spec, {0, 1}, 42));
+  Tensor narrow = rows.k, fewer = rows.k, wrong_type = rows.k;
+  narrow.shape[2] = 32;
+  fewer.shape[0] = 1;
+  wrong_type.dtype = OCTET_F16;
   QuantOps& quant = TheSubject().device->quant();
-  auto refused = [&](const char* what, const Status& status) {
-    Sync();
-    EXPECT_FALSE(status.ok()) << what;
-    EXPECT_FALSE(status.message().empty()) << what;
-  };
   Stream& s = TheSubject().s();
-  refused("narrow rows", quant.Append(s, cache.layout(), cache.layer(), {&narrow, &kt, &st, &pt}));
-  refused("fewer rows than slots", quant.Append(s, cache.layout(), cache.layer(), {&kt, &fewer, &st, &pt}));
-  refused("rows of f16", quant.Append(s, cache.layout(), cache.layer(), {&wrong_type, &kt, &st, &pt}));
-  refused("no K", quant.Append(s, cache.layout(), cache.layer(), {nullptr, &kt, &st, &pt}));
-  refused("no V", quant.Append(s, cache.layout(), cache.layer(), {&kt, nullptr, &st, &pt}));
-  refused("no slots", quant.Append(s, cache.layout(), cache.layer(), {&kt, &kt, nullptr, &pt}));
-  KvLayer unaligned = cache.layer();
-  unaligned.cache_offset += 4;
-  refused("an unaligned cache", quant.Append(s, cache.layout(), unaligned, {&kt, &kt, &st, &pt}));
+  KvLayer layer = cache.layer();
+  const auto append = [&](const Tensor* k, const Tensor* v, const Tensor* slots) {
+    return quant.Append(s, cache.layout(), layer, {k, v, slots, &rows.positions});
+  };
+  ExpectRefused("narrow rows", append(&narrow, &rows.v, &rows.slots));
+  ExpectRefused("fewer rows than slots", append(&rows.k, &fewer, &rows.slots));
+  ExpectRefused("rows of f16", append(&wrong_type, &rows.v, &rows.slots));
+  ExpectRefused("no K", append(nullptr, &rows.v, &rows.slots));
+  ExpectRefused("no V", append(&rows.k, nullptr, &rows.slots));
+  ExpectRefused("no slots", append(&rows.k, &rows.v, nullptr));
+  layer.cache_offset += 4;
+  ExpectRefused("an unaligned cache", append(&rows.k, &rows.v, &rows.slots));
   Untouched(cache.memory(), "the cache");
   for (auto change : std::vector<void (*)(KvLayout&)>{
            [](KvLayout& l) { l.page_tokens = 0; }, [](KvLayout& l) { l.kv_heads = -1; },
@@ -99,7 +96,7 @@ Status RefusesNonsense() {
            [](KvLayout& l) { l.k.group = -1; }, [](KvLayout& l) { l.offset_block = -64; }}) {
     KvLayout layout = LayoutOf(spec, 3);
     change(layout);
-    refused("a layout without sense", quant.ChooseLayout(layout));
+    ExpectRefused("a layout without sense", quant.ChooseLayout(layout));
   }
 
   AttentionDesc good;
@@ -109,7 +106,7 @@ Status RefusesNonsense() {
   AttentionBackend& attention = TheSubject().device->attention();
   const Support support = attention.Supports(good);
   if (support.level == 0) return Unimplemented(support.reason);
-  const Block workspace(support.workspace_bytes);
+  const Workspace workspace(support.workspace_bytes);
   for (auto change : std::vector<void (*)(AttentionDesc&)>{
            [](AttentionDesc& d) { d.q_heads = 3; }, [](AttentionDesc& d) { d.q_heads = 0; },
            [](AttentionDesc& d) { d.window = -1; }, [](AttentionDesc& d) { d.softcap = -1.0f; },
@@ -118,7 +115,8 @@ Status RefusesNonsense() {
     AttentionDesc desc = good;
     change(desc);
     EXPECT_EQ(attention.Supports(desc).level, 0);
-    refused("a descriptor without sense", attention.MakePlan(desc, workspace.buffer(), workspace.offset()).status());
+    ExpectRefused("a descriptor without sense",
+                  attention.MakePlan(desc, workspace.buffer(), workspace.offset()).status());
   }
   auto plan = attention.MakePlan(good, workspace.buffer(), workspace.offset());
   OCTET_RETURN_IF_ERROR(Promised("make_plan", plan.status()));
@@ -133,7 +131,7 @@ Status RefusesNonsense() {
       {"kv_len below the queries", {2, q_start, short_kv, nullptr, page_start, pages}},
       {"a page that does not exist", {2, q_start, kv_len, nullptr, page_start, bad_pages}},
       {"too few pages", {2, q_start, kv_len, nullptr, few_pages, pages}}};
-  for (const auto& [what, batch] : batches) refused(what, attention.Refill(s, **plan, batch));
+  for (const auto& [what, batch] : batches) ExpectRefused(what, attention.Refill(s, **plan, batch));
   return OkStatus();
 }
 

@@ -145,12 +145,10 @@ Status PlansReturnTheirMemory() {
   AttentionBackend& attention = TheSubject().device->attention();
   const Support support = attention.Supports(desc);
   if (support.level == 0) return Unimplemented(support.reason);
-  std::unique_ptr<Block> workspace;
-  if (support.workspace_bytes > 0) workspace = std::make_unique<Block>(support.workspace_bytes);
+  const Workspace workspace(support.workspace_bytes);
   const int32_t q_start[] = {0, 1}, kv_len[] = {40}, page_start[] = {0, 3}, pages[] = {5, 2, 60};
   return ReturnsItsMemory(200, [&]() -> Status {
-    auto plan = attention.MakePlan(desc, workspace != nullptr ? workspace->buffer() : nullptr,
-                                   workspace != nullptr ? workspace->offset() : 0);
+    auto plan = attention.MakePlan(desc, workspace.buffer(), workspace.offset());
     OCTET_RETURN_IF_ERROR(Promised("make_plan", plan.status()));
     return Promised("refill",
                     attention.Refill(TheSubject().s(), **plan, {1, q_start, kv_len, nullptr, page_start, pages}));
@@ -160,16 +158,11 @@ Status PlansReturnTheirMemory() {
 Status WeightsReturnTheirMemory() {
   DenseOps* dense = TheSubject().device->dense();
   if (dense == nullptr) return Unimplemented("the backend has no dense table");
-  const std::vector<float> data(256 * 256, 0.25f);
-  const WeightPart part{DType::kF32, 256, 256 * 4, data.data(), nullptr};
-  WeightDesc desc;
-  desc.columns = 256;
-  desc.parts = {&part, 1};
-  desc.max_tokens = 4;
-  const Support support = dense->SupportsWeight(desc);
+  const FloatWeight host(256, 256, 4, std::vector<float>(256 * 256, 0.25f));
+  const Support support = dense->SupportsWeight(host.desc);
   if (support.level == 0) return Unimplemented(support.reason);
   return ReturnsItsMemory(200, [&]() -> Status {
-    const auto weight = TheSubject().device->PrepareWeight(&TheSubject().s(), desc);
+    const auto weight = TheSubject().device->PrepareWeight(&TheSubject().s(), host.desc);
     Sync();
     return Promised("prepare_weight", weight.status());
   });

@@ -13,6 +13,7 @@
 #include "CLI/CLI.hpp"
 #include "core/base/command_line.h"
 #include "core/base/mapped_file.h"
+#include "core/base/program.h"
 #include "core/base/text_file.h"
 #include "core/base/thread_pool.h"
 #include "core/loader/elf_preflight.h"

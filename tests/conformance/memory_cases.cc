@@ -89,13 +89,13 @@ Status ReachesBeyondFourGiB() {
   slots.insert(slots.end(), last.begin(), last.end());
   const Rows rows = NormalRows(spec, slots, 25);
   const int n = rows.tokens();
-  const Block k(rows.k), v(rows.v), k_out(rows.k.size() * 4), v_out(rows.v.size() * 4), slot_block(rows.slots),
-      positions(rows.positions);
+  const DeviceRows source(spec, rows);
+  const Block k_out(rows.k.size() * 4), v_out(rows.v.size() * 4);
   auto view = [&](const Block& b) { return b.View(DType::kF32, {n, spec.kv_heads, 64}); };
-  const Tensor kt = view(k), vt = view(v), ko = view(k_out), vo = view(v_out);
-  const Tensor st = slot_block.View(DType::kI64, {n}), pt = positions.View(DType::kI32, {n});
-  OCTET_RETURN_IF_ERROR(Promised("append", quant.Append(TheSubject().s(), layout, layer, {&kt, &vt, &st, &pt})));
-  OCTET_RETURN_IF_ERROR(Promised("gather", quant.Gather(TheSubject().s(), layout, layer, {&ko, &vo, &st, &pt})));
+  const Tensor ko = view(k_out), vo = view(v_out);
+  OCTET_RETURN_IF_ERROR(Promised("append", quant.Append(TheSubject().s(), layout, layer, source.tokens())));
+  OCTET_RETURN_IF_ERROR(
+      Promised("gather", quant.Gather(TheSubject().s(), layout, layer, {&ko, &vo, &source.slots, &source.positions})));
   Sync();
   EXPECT_TRUE(k_out.Floats(DType::kF32) == rows.k && v_out.Floats(DType::kF32) == rows.v)
       << "rows of the first and last pages of a cache of " << layout.layer_bytes << " bytes mix";
@@ -108,10 +108,8 @@ Status ReachesBeyondFourGiB() {
   AttentionBackend& attention = TheSubject().device->attention();
   const Support attends = attention.Supports(desc);
   if (attends.level == 0) return OkStatus();
-  std::unique_ptr<Block> workspace;
-  if (attends.workspace_bytes > 0) workspace = std::make_unique<Block>(attends.workspace_bytes);
-  auto plan = attention.MakePlan(desc, workspace != nullptr ? workspace->buffer() : nullptr,
-                                 workspace != nullptr ? workspace->offset() : 0);
+  const Workspace workspace(attends.workspace_bytes);
+  auto plan = attention.MakePlan(desc, workspace.buffer(), workspace.offset());
   OCTET_RETURN_IF_ERROR(Promised("make_plan", plan.status()));
   const Block q(std::vector<float>(128, 0.5f)), pairs(std::vector<int32_t>{pages - 2, 0, pages - 1, 1});
   const Tensor qt = q.View(DType::kF32, {1, 2, 64}), pairs_t = pairs.View(DType::kI32, {2, 2});

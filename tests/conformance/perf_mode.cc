@@ -134,19 +134,13 @@ Status PerfAppend(const CacheSpec& spec, int tokens, double budget, PerfRow* row
   OCTET_RETURN_IF_ERROR(cache.Init(spec, (tokens + spec.page_tokens - 1) / spec.page_tokens + 1));
   std::vector<int64_t> slots(static_cast<size_t>(tokens));
   std::iota(slots.begin(), slots.end(), int64_t{spec.page_tokens} / 2);
-  const Rows rows = NormalRows(spec, slots, 71);
-  const Block k(rows.k), v(rows.v), slot_block(rows.slots), positions(rows.positions);
-  const Tensor kt = k.View(DType::kF32, {tokens, spec.kv_heads, spec.k_dim}),
-               vt = v.View(DType::kF32, {tokens, spec.kv_heads, spec.v_dim});
-  const Tensor st = slot_block.View(DType::kI64, {tokens}), pt = positions.View(DType::kI32, {tokens});
+  const DeviceRows rows(spec, NormalRows(spec, slots, 71));
   QuantOps& quant = TheSubject().device->quant();
   row->kernel = quant.Supports(cache.layout(), DType::kF32).kernel;
   row->bytes = tokens * (TokenBytes(cache.layout()) + 4.0 * spec.kv_heads * (spec.k_dim + spec.v_dim));
   row->against_copy = true;
   return Time(
-      [&] {
-        return Promised("append", quant.Append(TheSubject().s(), cache.layout(), cache.layer(), {&kt, &vt, &st, &pt}));
-      },
+      [&] { return Promised("append", quant.Append(TheSubject().s(), cache.layout(), cache.layer(), rows.tokens())); },
       budget, &row->seconds);
 }
 
@@ -169,10 +163,8 @@ Status PerfDecode(const Decode& d, double budget, PerfRow* row) {
   const Support support = attention.Supports(desc);
   if (support.level == 0) return Unimplemented(support.reason);
   row->kernel = support.kernel;
-  std::unique_ptr<Block> workspace;
-  if (support.workspace_bytes > 0) workspace = std::make_unique<Block>(support.workspace_bytes);
-  auto plan = attention.MakePlan(desc, workspace != nullptr ? workspace->buffer() : nullptr,
-                                 workspace != nullptr ? workspace->offset() : 0);
+  const Workspace workspace(support.workspace_bytes);
+  auto plan = attention.MakePlan(desc, workspace.buffer(), workspace.offset());
   OCTET_RETURN_IF_ERROR(Promised("make_plan", plan.status()));
 
   // One page of normal rows, copied to all others.
@@ -226,15 +218,15 @@ Status PerfLinear(DType type, int64_t columns, int64_t rows, int tokens, double 
   row->kernel = support.kernel;
   const auto weight = TheSubject().device->PrepareWeight(&TheSubject().s(), desc);
   if (!weight.ok()) return Promised("prepare_weight", weight.status());
-  std::unique_ptr<Block> workspace;
-  if (support.workspace_bytes > 0) workspace = std::make_unique<Block>(support.workspace_bytes);
+  const Workspace workspace(support.workspace_bytes);
   const Block x(random.Normals(static_cast<size_t>(tokens * columns))), y(static_cast<uint64_t>(tokens * rows) * 4);
   const Tensor xt = x.View(DType::kF32, {tokens, columns}), yt = y.View(DType::kF32, {tokens, rows});
   LinearArgs args;
   args.x = &xt;
   args.y = &yt;
   args.w = weight->get();
-  if (workspace != nullptr) args.workspace = workspace->buffer(), args.workspace_offset = workspace->offset();
+  args.workspace = workspace.buffer();
+  args.workspace_offset = workspace.offset();
   row->bytes = static_cast<double>(rows * part.row_stride_bytes) + static_cast<double>(x.size() + y.size());
   return Time([&] { return Promised("linear", dense->Linear(TheSubject().s(), args)); }, budget, &row->seconds);
 }

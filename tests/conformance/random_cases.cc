@@ -83,22 +83,21 @@ Status LayoutIsHonest(const CacheSpec& spec) {
     cache.ExpectStored(rows, {0, 1, 2}, canonical);
     return cache.Gather(rows);
   }
-  const Block memory(layout.layer_bytes), k(rows.k), v(rows.v), slot_block(rows.slots), positions(rows.positions);
+  const Block memory(layout.layer_bytes);
+  const DeviceRows source(spec, rows);
   KvLayer layer;
   layer.cache = memory.buffer();
   layer.cache_offset = memory.offset();
   const int n = rows.tokens();
-  const Tensor kt = k.View(DType::kF32, {n, spec.kv_heads, spec.k_dim}),
-               vt = v.View(DType::kF32, {n, spec.kv_heads, spec.v_dim});
-  const Tensor st = slot_block.View(DType::kI64, {n}), pt = positions.View(DType::kI32, {n});
-  const Status refused = quant.Append(TheSubject().s(), layout, layer, {&kt, spec.latent ? nullptr : &vt, &st, &pt});
+  const Status refused = quant.Append(TheSubject().s(), layout, layer, source.tokens());
   Sync();
   ExpectHonestRefusal(refused, support, "append");
   Untouched(memory, "the cache");
   const Block k_out(rows.k.size() * 4), v_out(rows.v.size() * 4);
   const Tensor ko = k_out.View(DType::kF32, {n, spec.kv_heads, spec.k_dim}),
                vo = v_out.View(DType::kF32, {n, spec.kv_heads, spec.v_dim});
-  const Status unread = quant.Gather(TheSubject().s(), layout, layer, {&ko, spec.latent ? nullptr : &vo, &st, &pt});
+  const Status unread = quant.Gather(TheSubject().s(), layout, layer,
+                                     {&ko, spec.latent ? nullptr : &vo, &source.slots, &source.positions});
   Sync();
   ExpectHonestRefusal(unread, support, "gather");
   Untouched(k_out, "K");
@@ -107,16 +106,8 @@ Status LayoutIsHonest(const CacheSpec& spec) {
 }
 
 Status AttentionIsHonest(const AttentionCase& c) {
-  Scene scene;
-  const Status ready = scene.Init(c);
-  if (ready.ok()) {
-    OCTET_RETURN_IF_ERROR(scene.AppendAll());
-    AttentionResult result;
-    OCTET_RETURN_IF_ERROR(scene.Run(scene.WholePieces(), &result));
-    scene.Check(scene.WholePieces(), result);
-    return OkStatus();
-  }
-  if (ready.code() != Code::kUnimplemented) return ready;
+  const Status ran = RunAndCheck(c);
+  if (ran.code() != Code::kUnimplemented) return ran;
   KvLayout layout = LayoutOf(c.cache, 8);
   if (!TheSubject().device->quant().ChooseLayout(layout).ok()) FillRowStrides(layout);
   AttentionDesc desc;

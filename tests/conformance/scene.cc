@@ -254,9 +254,8 @@ Status Scene::Init(const AttentionCase& c) {
   AttentionBackend& attention = TheSubject().device->attention();
   const Support support = attention.Supports(desc);
   if (support.level == 0) return Unimplemented(support.reason);
-  if (support.workspace_bytes > 0) workspace_ = std::make_unique<Block>(support.workspace_bytes, c.garbage);
-  auto plan = attention.MakePlan(desc, workspace_ != nullptr ? workspace_->buffer() : nullptr,
-                                 workspace_ != nullptr ? workspace_->offset() : 0);
+  workspace_.emplace(support.workspace_bytes, c.garbage);
+  auto plan = attention.MakePlan(desc, workspace_->buffer(), workspace_->offset());
   OCTET_RETURN_IF_ERROR(Promised("make_plan", plan.status()));
   plan_ = std::move(*plan);
 

@@ -111,7 +111,8 @@ class Scene {
   std::vector<SequenceData> data_;
   std::vector<float> slopes_, sinks_;
   TestCache cache_;
-  std::unique_ptr<Block> slopes_block_, workspace_;
+  std::unique_ptr<Block> slopes_block_;
+  std::optional<Workspace> workspace_;
   Tensor slopes_tensor_;
   std::unique_ptr<AttentionPlan> plan_;
 };

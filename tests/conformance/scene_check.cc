@@ -11,6 +11,9 @@
 //   weights       relative error <= 2 d + (N + 32) u: exp of a shifted score over a sum of N
 //   output        <= max|v| (2 d + (N + 32) u) per channel
 //
+// Where codes have zeros, |k| and |v| stand for |scale code| + |zero|: a kernel may sum the two parts apart, and they
+// may cancel.
+//
 // The norm over a case could hide one bad row, so each row must also stay within 1.5 of its own exact error plus twice
 // the root mean square of its head's: a fault moves a row by much more. In EXACT mode every element is compared with
 // exact arithmetic on the cache under `float` alone.
@@ -188,6 +191,7 @@ class SceneChecker {
     reference::AttentionInput exact = truth;
     exact.k.clear();
     exact.v.clear();
+    reference::AttentionInput sizes = exact;
     for (int i = 0; i < keys; ++i) {
       for (int h = 0; h < spec.kv_heads; ++h) {
         const size_t row = static_cast<size_t>(i * spec.kv_heads + h);
@@ -200,13 +204,17 @@ class SceneChecker {
         const auto v = scene_.cache_.DecodeV(k_stored, v_stored, h);
         exact.k.insert(exact.k.end(), k.begin(), k.end());
         exact.v.insert(exact.v.end(), v.begin(), v.end());
+        const auto k_size = scene_.cache_.SizeOfK(k_stored, h, s.kv_begin + i);
+        const auto v_size = scene_.cache_.SizeOfV(k_stored, v_stored, h);
+        sizes.k.insert(sizes.k.end(), k_size.begin(), k_size.end());
+        sizes.v.insert(sizes.v.end(), v_size.begin(), v_size.end());
       }
     }
-    AddRows(piece, attention, truth, reference::Attend(attention, truth), exact, reference::Attend(attention, exact));
+    AddRows(piece, attention, truth, reference::Attend(attention, truth), sizes, reference::Attend(attention, exact));
   }
 
   void AddRows(const Piece& piece, const reference::AttentionSpec& attention, const reference::AttentionInput& input,
-               const reference::AttentionOutput& truth, const reference::AttentionInput& cached,
+               const reference::AttentionOutput& truth, const reference::AttentionInput& sizes,
                const reference::AttentionOutput& exact) {
     const int dim = attention.v_dim, keys = input.kv_len - input.kv_begin;
     for (int i = 0; i < input.queries; ++i) {
@@ -216,10 +224,10 @@ class SceneChecker {
         std::vector<double> v_max(static_cast<size_t>(dim));
         for (int t = 0; t < keys; ++t) {
           const size_t key = static_cast<size_t>(t * attention.kv_heads + kv_head);
-          k_norm = std::fmax(k_norm, Norm(&cached.k[key * static_cast<size_t>(attention.k_dim)], attention.k_dim));
+          k_norm = std::fmax(k_norm, Norm(&sizes.k[key * static_cast<size_t>(attention.k_dim)], attention.k_dim));
           for (int c = 0; c < dim; ++c) {
             double& m = v_max[static_cast<size_t>(c)];
-            m = std::fmax(m, std::abs(cached.v[key * static_cast<size_t>(dim) + static_cast<size_t>(c)]));
+            m = std::fmax(m, sizes.v[key * static_cast<size_t>(dim) + static_cast<size_t>(c)]);
           }
         }
         // A rotation of V spreads the error of its largest channel.

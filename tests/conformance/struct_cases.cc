@@ -43,15 +43,12 @@ Status ProbeAppend(const std::string& which, Probe probe) {
   const CacheSpec spec = Both(Int8(64));
   TestCache cache;
   OCTET_RETURN_IF_ERROR(cache.Init(spec, 3));
-  const Rows rows = NormalRows(spec, {1, 2}, 31);
-  const Block k(rows.k), v(rows.v), slots(rows.slots), positions(rows.positions);
-  const Tensor kt = k.View(DType::kF32, {2, spec.kv_heads, 64}), vt = v.View(DType::kF32, {2, spec.kv_heads, 64});
-  const Tensor st = slots.View(DType::kI64, {2}), pt = positions.View(DType::kI32, {2});
+  const DeviceRows rows(spec, NormalRows(spec, {1, 2}, 31));
   convert::CKvLayout c(cache.layout());
   Grown<octet_cache_side> side(c.k);
   Grown<octet_kv_layout> layout(c.layout);
   Grown<octet_kv_layer> layer(convert::ToC(cache.layer()));
-  Grown<octet_kv_tokens> tokens(convert::ToC(KvTokens{&kt, &vt, &st, &pt}));
+  Grown<octet_kv_tokens> tokens(convert::ToC(rows.tokens()));
   layout.base.k = &side.base;
   if (which == "octet_cache_side") side.Apply(probe);
   if (which == "octet_kv_layout") layout.Apply(probe);
@@ -119,15 +116,10 @@ Status ProbeAttention(const std::string& which, Probe probe) {
 Status ProbeDense(const std::string& which, Probe probe) {
   const octet_dense_ops* ops = TheSubject().table()->dense;
   if (ops == nullptr) return Unimplemented("the backend has no dense table");
-  const std::vector<float> w(4 * 32, 0.5f);
-  const WeightPart one{DType::kF32, 4, 32 * 4, w.data(), nullptr};
-  WeightDesc d;
-  d.columns = 32;
-  d.parts = {&one, 1};
-  d.max_tokens = 1;
-  const Support support = TheSubject().device->dense()->SupportsWeight(d);
+  const FloatWeight host(4, 32, 1, std::vector<float>(4 * 32, 0.5f));
+  const Support support = TheSubject().device->dense()->SupportsWeight(host.desc);
   if (support.level == 0) return Unimplemented(support.reason);
-  convert::CWeightDesc c(d);
+  convert::CWeightDesc c(host.desc);
   Grown<octet_weight_part> part(*c.desc.parts[0]);
   Grown<octet_weight_desc> desc(c.desc);
   const octet_weight_part* const parts[] = {&part.base};
@@ -259,12 +251,7 @@ Status RefusesUnknownDenseEnums() {
     EXPECT_EQ(code, OCTET_UNIMPLEMENTED);
   }
   Untouched(y, "the output");
-  const std::vector<float> w(4 * 32, 0.5f);
-  const WeightPart one{DType::kF32, 4, 32 * 4, w.data(), nullptr};
-  WeightDesc d;
-  d.columns = 32;
-  d.parts = {&one, 1};
-  d.max_tokens = 1;
+  const FloatWeight host(4, 32, 1, std::vector<float>(4 * 32, 0.5f));
   const std::vector<std::pair<const char*, std::function<void(octet_weight_desc&, octet_weight_part&)>>> changes = {
       {"weight of type 99", [](octet_weight_desc&, octet_weight_part& p) { p.dtype = 99; }},
       {"weight of type 21", [](octet_weight_desc&, octet_weight_part& p) { p.dtype = 21; }},
@@ -272,7 +259,7 @@ Status RefusesUnknownDenseEnums() {
       {"x_type 99", [](octet_weight_desc& c, octet_weight_part&) { c.x_type = 99; }},
       {"y_type 99", [](octet_weight_desc& c, octet_weight_part&) { c.y_type = 99; }}};
   for (const auto& [what, change] : changes) {
-    convert::CWeightDesc c(d);
+    convert::CWeightDesc c(host.desc);
     octet_weight_part part = *c.desc.parts[0];
     const octet_weight_part* const parts[] = {&part};
     c.desc.parts = parts;

@@ -253,14 +253,20 @@ void TestCache::SetSinks(const std::vector<float>& sinks) {
   layer_.sinks = &sinks_;
 }
 
+DeviceRows::DeviceRows(const CacheSpec& spec, const Rows& rows)
+    : latent_(spec.latent),
+      k_block_(rows.k),
+      v_block_(rows.v),
+      slot_block_(rows.slots),
+      position_block_(rows.positions),
+      k(k_block_.View(DType::kF32, {rows.tokens(), spec.kv_heads, spec.k_dim})),
+      v(v_block_.View(DType::kF32, {rows.tokens(), spec.kv_heads, spec.v_dim})),
+      slots(slot_block_.View(DType::kI64, {rows.tokens()})),
+      positions(position_block_.View(DType::kI32, {rows.tokens()})) {}
+
 Status TestCache::Append(const Rows& rows) {
-  const int n = rows.tokens();
-  const Block k(rows.k), v(rows.v), slots(rows.slots), positions(rows.positions);
-  const Tensor kt = k.View(DType::kF32, {n, spec_.kv_heads, spec_.k_dim});
-  const Tensor vt = v.View(DType::kF32, {n, spec_.kv_heads, spec_.v_dim});
-  const Tensor st = slots.View(DType::kI64, {n}), pt = positions.View(DType::kI32, {n});
-  const KvTokens tokens{&kt, spec_.latent ? nullptr : &vt, &st, &pt};
-  const Status status = TheSubject().device->quant().Append(TheSubject().s(), layout_, layer_, tokens);
+  const DeviceRows source(spec_, rows);
+  const Status status = TheSubject().device->quant().Append(TheSubject().s(), layout_, layer_, source.tokens());
   Sync();
   return Promised("append", status);
 }
@@ -331,6 +337,25 @@ reference::StoredRow TestCache::EncodeV(std::span<const float> row, int head) co
   return reference::EncodeRow(layout_.v, row, v_static_, head);
 }
 
+namespace {
+
+// |scale * code| + |what is added to it|, by channel; `value` may be longer than the side's row.
+std::vector<double> SumOfParts(std::vector<double> value, const CacheSide& side, const reference::StoredRow& stored,
+                               const reference::StaticQuant& statics, int head) {
+  std::vector<double> codes;
+  if (side.scheme == Scheme::kAsymmetric) {
+    CacheSide plain = side;
+    plain.scheme = Scheme::kSymmetric;
+    codes = reference::DecodeRow<double>(plain, stored, statics, head);
+  }
+  for (size_t c = 0; c < value.size(); ++c) {
+    value[c] = c < codes.size() ? std::abs(codes[c]) + std::abs(value[c] - codes[c]) : std::abs(value[c]);
+  }
+  return value;
+}
+
+}  // namespace
+
 std::vector<double> TestCache::DecodeK(const std::vector<reference::StoredRow>& stored, int head, int position) const {
   std::vector<double> x = reference::DecodeRow<double>(layout_.k, stored[0], k_static_, head);
   if (stored.size() > 1) {
@@ -347,6 +372,17 @@ std::vector<double> TestCache::DecodeV(const std::vector<reference::StoredRow>& 
                                        int head) const {
   if (layout_.v_is_k) return reference::DecodeRow<double>(layout_.k, k[0], k_static_, head);
   return reference::DecodeRow<double>(layout_.v, v, v_static_, head);
+}
+
+std::vector<double> TestCache::SizeOfK(const std::vector<reference::StoredRow>& stored, int head, int position) const {
+  return SumOfParts(DecodeK(stored, head, position), layout_.k, stored[0], k_static_, head);
+}
+
+std::vector<double> TestCache::SizeOfV(const std::vector<reference::StoredRow>& k, const reference::StoredRow& v,
+                                       int head) const {
+  const std::vector<double> value = DecodeV(k, v, head);
+  return layout_.v_is_k ? SumOfParts(value, layout_.k, k[0], k_static_, head)
+                        : SumOfParts(value, layout_.v, v, v_static_, head);
 }
 
 std::vector<double> TestCache::StepBound(reference::SideIndex which, const reference::StoredRow& stored,

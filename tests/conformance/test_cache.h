@@ -59,6 +59,22 @@ std::vector<int64_t> SlotsOf(int first, int count);
 // Normal rows for these slots at positions 0, 1, ...
 Rows NormalRows(const CacheSpec& spec, const std::vector<int64_t>& slots, uint64_t seed);
 
+// Rows in device memory, as append takes them.
+class DeviceRows {
+ public:
+  DeviceRows(const CacheSpec& spec, const Rows& rows);
+  // Borrows the tensors.
+  KvTokens tokens() const { return {&k, latent_ ? nullptr : &v, &slots, &positions}; }
+
+ private:
+  const bool latent_;
+  const Block k_block_, v_block_, slot_block_, position_block_;
+
+ public:
+  const Tensor k, v;  // [tokens][kv_heads][dim]
+  const Tensor slots, positions;
+};
+
 class TestCache {
  public:
   // Unimplemented with the backend's reason where it has no such cache. Every byte starts as `garbage`: NaN scales.
@@ -84,6 +100,10 @@ class TestCache {
   reference::StoredRow EncodeV(std::span<const float> row, int head) const;
   std::vector<double> DecodeK(const std::vector<reference::StoredRow>& stored, int head, int position) const;
   std::vector<double> DecodeV(const std::vector<reference::StoredRow>& k, const reference::StoredRow& v,
+                              int head) const;
+  // The same rows, each channel |scale * code| + |what is added to it|: what an error of rounding is relative to.
+  std::vector<double> SizeOfK(const std::vector<reference::StoredRow>& stored, int head, int position) const;
+  std::vector<double> SizeOfV(const std::vector<reference::StoredRow>& k, const reference::StoredRow& v,
                               int head) const;
   // The largest error of a value decoded from `stored`: half a step of its channel plus float rounding.
   std::vector<double> StepBound(reference::SideIndex which, const reference::StoredRow& stored, int head) const;

@@ -108,8 +108,7 @@ Status RunLinear(const WeightCase& c) {
   const Block x_block(c.x_type, x), bias_block(bias), gain_block(gain), residual_block(c.y_type, residual);
   Block y(static_cast<uint64_t>(c.tokens * rows * ElementBytes(c.y_type)));
   if (c.in_place) y.Write(residual_block.Bytes());
-  std::unique_ptr<Block> workspace;
-  if (support.workspace_bytes > 0) workspace = std::make_unique<Block>(support.workspace_bytes);
+  const Workspace workspace(support.workspace_bytes);
 
   const Tensor xt = x_block.View(c.x_type, {c.tokens, c.columns}), yt = y.View(c.y_type, {c.tokens, rows});
   const Tensor bt = bias_block.View(DType::kF32, {rows}), gt = gain_block.View(DType::kF32, {c.columns});
@@ -121,7 +120,8 @@ Status RunLinear(const WeightCase& c) {
   if (c.bias) args.bias = &bt;
   if (c.norm) args.norm_gain = &gt, args.norm_eps = 1e-5f;
   if (c.residual) args.residual = c.in_place ? &yt : &rt;
-  if (workspace != nullptr) args.workspace = workspace->buffer(), args.workspace_offset = workspace->offset();
+  args.workspace = workspace.buffer();
+  args.workspace_offset = workspace.offset();
   const Status status = (*Dense())->Linear(TheSubject().s(), args);
   Sync();
   OCTET_RETURN_IF_ERROR(Promised("linear", status));

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/cli/chat_session.h"
+#include "core/cli/chat_format.h"
 #include "core/text/chat_template.h"
 #include "nlohmann/json.hpp"
 #include "tests/fuzz/checks.h"

@@ -72,13 +72,7 @@ void* TryAllocate(size_t bytes, size_t align) noexcept {
   return p;
 }
 
-void* Allocate(size_t bytes, std::align_val_t align = std::align_val_t{alignof(std::max_align_t)}) {
-  void* p = TryAllocate(bytes, static_cast<size_t>(align));
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
-}
-
-void Free(void* p) noexcept {
+void Release(void* p) noexcept {
   if (p == nullptr) return;
   CountOld(malloc_usable_size(p));
   std::free(p);
@@ -86,33 +80,6 @@ void Free(void* p) noexcept {
 
 }  // namespace
 
-void* operator new(size_t bytes) { return Allocate(bytes); }
-void* operator new[](size_t bytes) { return Allocate(bytes); }
-void* operator new(size_t bytes, std::align_val_t align) { return Allocate(bytes, align); }
-void* operator new[](size_t bytes, std::align_val_t align) { return Allocate(bytes, align); }
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return TryAllocate(bytes, alignof(std::max_align_t));
-}
-void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
-  return TryAllocate(bytes, alignof(std::max_align_t));
-}
-void* operator new(size_t bytes, std::align_val_t align, const std::nothrow_t&) noexcept {
-  return TryAllocate(bytes, static_cast<size_t>(align));
-}
-void* operator new[](size_t bytes, std::align_val_t align, const std::nothrow_t&) noexcept {
-  return TryAllocate(bytes, static_cast<size_t>(align));
-}
-void operator delete(void* p) noexcept { Free(p); }
-void operator delete[](void* p) noexcept { Free(p); }
-void operator delete(void* p, size_t) noexcept { Free(p); }
-void operator delete[](void* p, size_t) noexcept { Free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { Free(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { Free(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { Free(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { Free(p); }
-void operator delete(void* p, const std::nothrow_t&) noexcept { Free(p); }
-void operator delete[](void* p, const std::nothrow_t&) noexcept { Free(p); }
-void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { Free(p); }
-void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { Free(p); }
+#include "tests/unit/replaced_new.h"
 
 #endif  // OCTET_SANITIZER_HOOKS

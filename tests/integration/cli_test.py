@@ -18,25 +18,14 @@ import time
 import unittest
 from pathlib import Path
 
+from surroundings import clean_env, model_path
+
 DATA = Path(__file__).resolve().parent.parent / "data"
-MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+MODEL = model_path("SmolLM2-135M-Instruct.Q4_1.gguf")
 SKIPPED = 77
 
 octet = ""  # the program
 PROMPT = "Once upon a time, in a small village by the sea, there lived"
-
-
-def model_path():
-    folder = os.environ.get("OCTET_MODELS_DIR")
-    if not folder:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME", "/"), ".cache")
-        folder = os.path.join(cache, "octet", "models")
-    return os.path.join(folder, MODEL_FILE)
-
-
-def clean_env():
-    """Without what would change which backends are found."""
-    return {k: v for k, v in os.environ.items() if k not in ("OCTET_BACKENDS", "OCTET_BACKEND_PATH")}
 
 
 def run(*args, **kwargs):
@@ -44,6 +33,15 @@ def run(*args, **kwargs):
 
 
 class Case(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def file(self, name, content):
+        path = os.path.join(self.folder.name, name)
+        Path(path).write_bytes(content)
+        return path
+
     def fails(self, code, *args, says=()):
         """One sentence on stderr, nothing on stdout, this exit code."""
         done = run(*args)
@@ -66,15 +64,6 @@ class Case(unittest.TestCase):
 
 
 class WithoutModel(Case):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def file(self, name, content):
-        path = os.path.join(self.folder.name, name)
-        Path(path).write_bytes(content)
-        return path
-
     def test_help_and_version_are_answers(self):
         self.assertRegex(self.succeeds("--version").stdout.decode(), r"\Aoctet \d+\.\d+\.\d+\n\Z")
         for args in (["--help"], ["run", "--help"], ["info", "--help"], ["tokenize", "--help"], ["quality", "--help"]):
@@ -244,14 +233,8 @@ class WithoutModel(Case):
 
 class WithModel(Case):
     def setUp(self):
-        self.model = model_path()
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-
-    def file(self, name, content):
-        path = os.path.join(self.folder.name, name)
-        Path(path).write_bytes(content)
-        return path
+        super().setUp()
+        self.model = MODEL
 
     def run_json(self, *args, tokens=12, prompt=PROMPT):
         return self.json_of("run", "-m", self.model, "-p", prompt, "-n", tokens, *args)
@@ -555,8 +538,8 @@ def main():
     suite = "WithoutModel"
     if arguments[:1] == ["--model"]:
         suite, arguments = "WithModel", arguments[1:]
-        if not os.path.exists(model_path()):
-            print(f"skipped: {model_path()} is not here; scripts/fetch-model smollm2 gets it")
+        if not MODEL.exists():
+            print(f"skipped: {MODEL} is not here; scripts/fetch-model smollm2 gets it")
             return SKIPPED
     names = [f"{suite}.{a}" if "." not in a and not a.startswith("-") else a for a in arguments]
     if not any(not n.startswith("-") for n in names):

@@ -6,8 +6,6 @@
 #include <cstdlib>
 #include <new>
 
-// A file of its own: where the compiler sees both sides, it takes free() after operator new for a mistake.
-
 namespace {
 
 thread_local int64_t g_allocations = 0;
@@ -31,12 +29,6 @@ void Release(void* p) noexcept {
   std::free(p);
 }
 
-void* Allocate(size_t bytes, std::align_val_t align = std::align_val_t{alignof(std::max_align_t)}) {
-  void* p = TryAllocate(bytes, static_cast<size_t>(align));
-  if (p == nullptr) throw std::bad_alloc();
-  return p;
-}
-
 }  // namespace
 
 int64_t octet::AllocationsOfThisThread() { return g_allocations; }
@@ -47,31 +39,4 @@ void octet::FailAllocation(int64_t nth) {
 }
 bool octet::AllocationHasFailed() { return g_failed.load(); }
 
-void* operator new(size_t bytes) { return Allocate(bytes); }
-void* operator new[](size_t bytes) { return Allocate(bytes); }
-void* operator new(size_t bytes, std::align_val_t align) { return Allocate(bytes, align); }
-void* operator new[](size_t bytes, std::align_val_t align) { return Allocate(bytes, align); }
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-  return TryAllocate(bytes, alignof(std::max_align_t));
-}
-void* operator new[](size_t bytes, const std::nothrow_t&) noexcept {
-  return TryAllocate(bytes, alignof(std::max_align_t));
-}
-void* operator new(size_t bytes, std::align_val_t align, const std::nothrow_t&) noexcept {
-  return TryAllocate(bytes, static_cast<size_t>(align));
-}
-void* operator new[](size_t bytes, std::align_val_t align, const std::nothrow_t&) noexcept {
-  return TryAllocate(bytes, static_cast<size_t>(align));
-}
-void operator delete(void* p) noexcept { Release(p); }
-void operator delete[](void* p) noexcept { Release(p); }
-void operator delete(void* p, size_t) noexcept { Release(p); }
-void operator delete[](void* p, size_t) noexcept { Release(p); }
-void operator delete(void* p, std::align_val_t) noexcept { Release(p); }
-void operator delete[](void* p, std::align_val_t) noexcept { Release(p); }
-void operator delete(void* p, size_t, std::align_val_t) noexcept { Release(p); }
-void operator delete[](void* p, size_t, std::align_val_t) noexcept { Release(p); }
-void operator delete(void* p, const std::nothrow_t&) noexcept { Release(p); }
-void operator delete[](void* p, const std::nothrow_t&) noexcept { Release(p); }
-void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept { Release(p); }
-void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept { Release(p); }
+#include "tests/unit/replaced_new.h"

@@ -12,6 +12,8 @@ import sys
 import tempfile
 import unittest
 
+from surroundings import clean_env
+
 octet = ""  # the program
 plugins = ""  # folder of the tests' backends
 sanitized = False  # a sanitizer reserves far more addresses than any limit here
@@ -40,14 +42,15 @@ class HostileMachine(unittest.TestCase):
         with open(self.model, "wb") as file:
             file.write(gguf(words))
 
-    def run_octet(self, *args, limit=None, env=None):
+    def run_octet(self, *args, limit=None, stack=None, env=None):
         def set_limit():
+            if stack is not None:
+                resource.setrlimit(resource.RLIMIT_STACK, (stack, stack))
             if limit is not None:
                 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
-        clean = {k: v for k, v in os.environ.items() if k not in ("OCTET_BACKENDS", "OCTET_BACKEND_PATH")}
         return subprocess.run([octet, *args], capture_output=True, text=True, timeout=60, preexec_fn=set_limit,
-                              env={**clean, **(env or {})})
+                              env={**clean_env(), **(env or {})})
 
     def test_a_model_file_that_shrinks_is_one_sentence(self):
         self.write_model(1000)
@@ -75,17 +78,28 @@ class HostileMachine(unittest.TestCase):
         self.assertIn((1, "octet: the machine, or the limit that was set for this process, has too little memory for "
                           "this\n"), sentences)
 
+    def test_a_small_stack_is_one_sentence(self):
+        for kib in (128, 192, 1000):
+            done = self.run_octet("info", stack=kib << 10)
+            self.assertEqual(done.stderr, f"octet: the stack limit is {kib} KiB and 1024 KiB are needed; raise it with "
+                             "ulimit -s 8192\n")
+            self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertEqual(self.run_octet("info", stack=1 << 20).returncode, 0)
+
     def test_backends_under_too_little_memory(self):
         if sanitized:
             self.skipTest("sanitizers reserve more addresses than the limit")
+        codes = set()
         for mib in range(16, 120, 3):
             done = self.run_octet("info", "--threads", "2", limit=mib << 20)
             if done.returncode == 127 and not done.stderr.startswith("octet: "):
                 continue
             with self.subTest(mib=mib):
+                codes.add(done.returncode)
                 self.assertIn(done.returncode, (0, 1), done.stderr)
                 if done.returncode == 1:
                     self.assertRegex(done.stderr, r"\Aoctet: [^\n]+\n\Z")
+        self.assertEqual(codes, {0, 1}, "the limits reach from too little to enough")
 
 
 def main():

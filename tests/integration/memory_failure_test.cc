@@ -247,23 +247,30 @@ TEST_F(MemoryFailureTest, EveryAllocationOfTheSearchForBackendsMayFail) {
   // Opened libraries and the tables lent to them stay for ever, so only the outcome counts here.
   const RegistryOptions options{.backend_paths = {kCpuBackend, OCTET_BUILD_DIR "/tests/plugins"}};
   ASSERT_TRUE(Registry::Load(options).ok());
-  for (int64_t nth = 1;; ++nth) {
+  int64_t nth = 1;
+  for (;; ++nth) {
     FailAllocation(nth);
-    bool failed = false, refused = false;
+    bool failed = true;
+    absl::Status status;
     try {
       auto registry = Registry::Load(options);
-      if (registry.ok()) refused = !(*registry)->Open("cpu").ok();
+      status = registry.ok() ? (*registry)->Open("cpu").status() : registry.status();
       failed = AllocationHasFailed();
     } catch (const std::bad_alloc&) {
-      failed = refused = true;
     }
     FailAllocation(0);
-    if (!failed) break;
+    // A refusal has its sentence, also the one that a backend gave for want of memory.
+    EXPECT_EQ(status.ok(), status.message().empty()) << "allocation " << nth << ": " << status;
+    if (!failed) {
+      EXPECT_TRUE(status.ok()) << status;
+      break;
+    }
     if (nth % 16 != 1) continue;
     auto registry = Registry::Load(options);
     ASSERT_TRUE(registry.ok()) << registry.status();
     EXPECT_TRUE((*registry)->Open("cpu").ok()) << "after failure " << nth;
   }
+  EXPECT_GT(nth, 100);
 }
 
 TEST_F(MemoryFailureTest, EveryAllocationOfAThreadPoolMayFail) {

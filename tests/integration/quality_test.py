@@ -13,16 +13,10 @@ import sys
 import time
 from pathlib import Path
 
+from surroundings import model_path
+
 DATA = Path(__file__).resolve().parent.parent / "data"
 SKIPPED = 77
-
-
-def model_path(name):
-    folder = os.environ.get("OCTET_MODELS_DIR")
-    if not folder:
-        cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.environ.get("HOME", "/"), ".cache")
-        folder = os.path.join(cache, "octet", "models")
-    return os.path.join(folder, name)
 
 
 def main():
@@ -36,7 +30,7 @@ def main():
     parser.add_argument("--times-below-group32", type=float, default=1.0)
     args = parser.parse_args()
     model = model_path(args.model)
-    if not os.path.exists(model):
+    if not model.exists():
         print(f"skipped: {model} is not here; scripts/fetch-model gets it")
         return SKIPPED
 

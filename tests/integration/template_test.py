@@ -18,24 +18,18 @@ import tempfile
 import unittest
 from pathlib import Path
 
+from surroundings import clean_env, model_path
+
 SOURCE = Path(__file__).resolve().parents[2]
 ENTRY = "octet_backend_query_v1"
 PRIVATE_RUNTIME = "-static-libstdc++ -static-libgcc"
-VARIABLES = ("OCTET_BACKENDS", "OCTET_BACKEND_PATH", "CXX", "CXXFLAGS", "LDFLAGS", "CMAKE_PREFIX_PATH", "CMAKE_BUILD_TYPE")
+VARIABLES = ("CXX", "CXXFLAGS", "LDFLAGS", "CMAKE_PREFIX_PATH", "CMAKE_BUILD_TYPE")  # would change the build
 
 build_folder = Path()
 
 
-def model_path():
-    folder = os.environ.get("OCTET_MODELS_DIR")
-    if not folder:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "octet" / "models"
-    return Path(folder) / "SmolLM2-135M-Instruct.Q4_1.gguf"
-
-
 def run(*command, **variables):
-    env = {k: v for k, v in os.environ.items() if k not in VARIABLES}
-    return subprocess.run([str(c) for c in command], text=True, env={**env, **variables}, timeout=300, check=False,
+    return subprocess.run([str(c) for c in command], text=True, env={**clean_env(*VARIABLES), **variables}, timeout=300, check=False,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
 
@@ -96,7 +90,7 @@ class Vendor(unittest.TestCase):
         self.assertEqual([name for name in files - ours if not name.startswith("/usr/")], [])
         self.assertEqual([name for name in files if name.startswith(f"{SOURCE}/")], [])
 
-        model = model_path()
+        model = model_path("SmolLM2-135M-Instruct.Q4_1.gguf")
         if not model.is_file():
             self.skipTest(f"{model} is absent: no text compared")
         must("cmake", "--install", library.parent, "--prefix", self.prefix)  # where octet finds it by itself
@@ -107,8 +101,8 @@ class Vendor(unittest.TestCase):
     def generate(self, model, device):
         command = [self.prefix / "bin/octet", "run", "-m", model, "-p", "Gravity is", "-n", "4", "--temperature", "0",
                    "--kv-cache-dtype", "int8", "--device", device]
-        env = {k: v for k, v in os.environ.items() if k not in VARIABLES}
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=env, timeout=300, check=False)
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, env=clean_env(), timeout=300,
+                              check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(f"{device}:0", done.stderr)
         return done.stdout

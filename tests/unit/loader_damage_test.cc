@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -291,6 +292,42 @@ TEST_F(LoaderDamageTest, EachDamageHasItsOwnSentence) {
   for (const Case& c : cases) {
     EXPECT_EQ(Refusal(c.damage), std::string("the file is cut short or damaged: ") + c.says);
   }
+}
+
+TEST_F(LoaderDamageTest, ManyVersionsTimesManyRelocationsTakeNoTime) {
+  constexpr uint32_t kVersions = 1'000'000, kRelocations = 400'000;
+  constexpr uint64_t kPage = 4096, kAddress = 0x10000000;
+  Bytes bytes = whole_;
+  bytes.resize((bytes.size() + kPage - 1) / kPage * kPage);
+  const uint64_t begin = bytes.size();
+  const auto append = [&bytes](const auto& values) {
+    const auto raw = std::as_bytes(std::span(values));
+    bytes.insert(bytes.end(), raw.begin(), raw.end());
+  };
+  // One every four bytes: hash, number, name and link of a version are words of those before and behind it.
+  std::vector<uint32_t> versions(kVersions + 3, 4);
+  versions[1] = 0x7fffu << 16;  // the first one's number: no symbol has a higher
+  versions.back() = 0;          // no link
+  versions.resize((versions.size() + 1) / 2 * 2);
+  const GoodElf good(whole_);
+  std::vector<Elf64_Rela> relocations(good.value(DT_RELASZ) / sizeof(Elf64_Rela));
+  std::memcpy(relocations.data(), whole_.data() + good.Offset(good.value(DT_RELA)), good.value(DT_RELASZ));
+  relocations.resize(relocations.size() + kRelocations, relocations[0]);
+  append(versions);
+  append(relocations);
+
+  const GoodElf elf(bytes);
+  const uint64_t size = bytes.size() - begin;
+  elf.segment(PT_GNU_STACK) = {PT_LOAD, PF_R, begin, kAddress, kAddress, size, size, kPage};
+  elf.At<Elf64_Verneed>(elf.Offset(elf.value(DT_VERNEED))).vn_aux =
+      static_cast<uint32_t>(kAddress - elf.value(DT_VERNEED));
+  elf.entry(DT_RELA).d_un.d_val = kAddress + versions.size() * sizeof(uint32_t);
+  elf.entry(DT_RELASZ).d_un.d_val = relocations.size() * sizeof(Elf64_Rela);
+
+  const std::clock_t start = std::clock();
+  const auto report = InspectElf(bytes);
+  EXPECT_TRUE(report.ok()) << report.status();
+  EXPECT_LT((std::clock() - start) / CLOCKS_PER_SEC, 20);  // each with each: minutes
 }
 
 }  // namespace

@@ -1,0 +1,31 @@
+// How a program runs, writes its output and ends. Shared by octet and octet-conformance.
+// Whatever fails ends with one sentence on stderr and an exit code.
+#ifndef OCTET_CORE_BASE_PROGRAM_H_
+#define OCTET_CORE_BASE_PROGRAM_H_
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+
+namespace octet {
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;       // anything else
+inline constexpr int kExitWrong = 2;        // the command line or a file is wrong
+inline constexpr int kExitUnsupported = 3;  // not supported, or not available here
+
+// main: calls `body`, whose value is the exit code, and sees that all of stdout was written. A status that is not OK,
+// or an exception, becomes "name: <sentence>" on stderr and its exit code. Files that are opened meanwhile never take
+// the place of a standard stream that was closed.
+int RunProgram(const std::string& name, const std::function<absl::StatusOr<int>()>& body);
+
+// What cannot be written to stdout is noticed when the program ends; what cannot be written to stderr is lost, and
+// makes no good run fail.
+void Print(std::string_view text);
+void PrintToStderr(std::string_view text);
+
+}  // namespace octet
+
+#endif  // OCTET_CORE_BASE_PROGRAM_H_
