@@ -94,6 +94,10 @@ std::string NameOf(Range<T> range) {
   const Range<T> all;
   if constexpr (std::is_integral_v<T>) return fmt::format("a whole number from {} to {}", range.min, range.max);
   if (range.min == all.min && range.max == all.max) return "a number";
+  if (range.above_min) {
+    return fmt::format("a number above {}{}", range.min,
+                       range.max == all.max ? "" : fmt::format(" and at most {}", range.max));
+  }
   return range.max == all.max ? fmt::format("a number of {} or more", range.min)
                               : fmt::format("a number from {} to {}", range.min, range.max);
 }
@@ -121,7 +125,7 @@ absl::StatusOr<T> ParseNumber(std::string_view what, std::string_view text, Rang
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool whole = error == std::errc() && end == text.data() + text.size();
   // A NaN is in no range.
-  if (whole && value >= range.min && value <= range.max) return value;
+  if (whole && value >= range.min && value <= range.max && !(range.above_min && value == range.min)) return value;
   return absl::InvalidArgumentError(fmt::format("{} is '{}'; use {}", what, text, NameOf(range)));
 }
 

@@ -24,6 +24,7 @@ template <typename T>
 struct Range {
   T min = std::numeric_limits<T>::lowest();
   T max = std::numeric_limits<T>::max();
+  bool above_min = false;  // min itself is outside
 };
 
 // A decimal number, which ends where the text does: no octal, no hex, no blanks, no NaN. InvalidArgument names `what`,

@@ -32,7 +32,10 @@ absl::StatusOr<Json> ParseTools(const std::string& path, std::string_view text) 
   try {
     tools = Json::parse(text);
   } catch (const Json::exception& error) {
-    return bad(absl::StrCat("this is not JSON: ", error.what()));
+    // "[json.exception.parse_error.101] parse error at line 1, ...": the number is the library's own.
+    std::string what = error.what();
+    if (const size_t end = what.find("] "); what.starts_with('[') && end != std::string::npos) what.erase(0, end + 2);
+    return bad(absl::StrCat("this is not JSON: ", what));
   }
   if (!tools.is_array() || tools.empty()) {
     return bad(R"(a list of tools is needed, such as [{"type": "function", "function": {"name": "get_time"}}])");

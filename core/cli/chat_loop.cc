@@ -53,6 +53,7 @@ class Loop {
       auto line = (*reader)->Read();
       if (!line.ok()) return line.status();
       if (line->kind == InputLine::Kind::kEnd) break;
+      if (line->left_out > 0) Note(absl::StrCat(CountOf(line->left_out, "pasted control character"), " left out"));
       if (line->kind == InputLine::Kind::kText) status = Take(line->text);
     }
     if (totals_.answers > 0) PrintTotals();
@@ -78,6 +79,12 @@ class Loop {
     } else if (text == "/help") {
       PrintToStderr(absl::StrCat(kHelp, has_tools_ ? kToolHelp : ""));
     } else if (has_tools_ && text.starts_with("/tool ")) {
+      if (!session_.answered()) {
+        NotAsked(
+            absl::InvalidArgumentError("/tool gives the result of a call, and there is no answer yet that could "
+                                       "have called a tool; ask for something first"));
+        return absl::OkStatus();
+      }
       return Ask("tool", text.substr(6));
     } else {
       NotAsked(absl::InvalidArgumentError(absl::StrCat(

@@ -19,6 +19,9 @@
 
 namespace octet {
 
+// A bound for Encode(text).size() that costs no encoding: no token covers more bytes than the longest one has.
+int64_t FewestTokens(const Tokenizer& tokenizer, std::string_view text);
+
 // Thread-compatible. `format`, `tokenizer` and `runner` are borrowed.
 class ChatSession {
  public:
@@ -38,6 +41,7 @@ class ChatSession {
   void Reset();
 
   const nlohmann::ordered_json& messages() const { return *messages_; }
+  bool answered() const;                                                       // since it began, or since Reset
   int64_t room() const { return sequence_.runner().options().max_model_len; }  // tokens
   int64_t tokens() const { return tokens_; }  // of the conversation, after the last answer
 

@@ -231,7 +231,24 @@ Summary Summarize(const Subject& subject) {
   return s;
 }
 
+absl::Status CheckCaches(const std::string& caches) {
+  std::vector<KvOptions> seen;
+  for (const std::string& name : std::vector<std::string>(absl::StrSplit(caches, ','))) {
+    auto kv = ParseCache(name, {});
+    if (!kv.ok()) return kv.status();
+    for (const KvOptions& other : seen) {
+      if (other.dtype == kv->dtype && other.recipe == kv->recipe) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--caches is '", caches, "', which has the cache '", name, "' twice; name it once"));
+      }
+    }
+    seen.push_back(*kv);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Quality(const QualityFlags& flags) {
+  if (auto status = CheckCaches(flags.caches); !status.ok()) return status;
   if (flags.has_window && flags.window > flags.tokens) {
     return absl::InvalidArgumentError(absl::StrCat("--window is ", flags.window, " and --tokens is ", flags.tokens,
                                                    "; use a window of no more tokens than are measured"));
@@ -247,6 +264,15 @@ absl::Status Quality(const QualityFlags& flags) {
                                                    context, " tokens; use a window that fits"));
   }
   const int64_t window = std::min({flags.window, flags.tokens, context});
+  if (window < 2) {
+    return absl::InvalidArgumentError("the model's context is one token, and nothing can be scored in it");
+  }
+  if (flags.tokens % window == 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--tokens is ", flags.tokens, " and a window has ", window,
+                     ": the last token would be a window of its own, with nothing to predict it from; use --tokens ",
+                     flags.tokens - 1, " or ", flags.tokens + 1));
+  }
   auto ids = ReadTokens(engine, flags.files, flags.tokens, window);
   if (!ids.ok()) return ids.status();
 

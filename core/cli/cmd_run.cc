@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "core/base/command_line.h"
 #include "core/base/message_text.h"
@@ -84,18 +85,16 @@ absl::StatusOr<std::vector<LogitBias>> ParseLogitBias(const std::vector<std::str
   return biases;
 }
 
-// No token covers more bytes than the longest one has: megabytes that cannot fit are refused before they are encoded.
-int64_t FewestTokens(const Tokenizer& tokenizer, std::string_view text) {
-  size_t longest = 1;
-  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) longest = std::max(longest, tokenizer.Piece(id).size());
-  return static_cast<int64_t>((text.size() + longest - 1) / longest);
-}
-
-absl::Status NoRoom(const RunFlags& flags, const std::string& tokens, int64_t room) {
+absl::Status NoRoom(const RunFlags& flags, const std::string& tokens, int64_t room, int64_t context) {
+  std::vector<std::string> ways;
+  // A prompt has one token at least, and an answer another one.
+  if (room > 1) ways.emplace_back("shorten the prompt");
+  if (room > 1 && !flags.tools.empty()) ways.emplace_back("offer fewer tools");
+  if (room < context) ways.push_back(absl::StrCat("raise --max-model-len (the model's context is ", context, ")"));
   return absl::InvalidArgumentError(
-      absl::StrCat("the prompt has ", tokens, " and ",
-                   flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
-                   ", which leaves no room for an answer; shorten the prompt"));
+      absl::StrCat(flags.tools.empty() ? "the prompt" : "the prompt with the tools of --tools", " has ", tokens,
+                   " and ", flags.model.max_model_len > 0 ? "--max-model-len is " : "the model's context is ", room,
+                   ", which leaves no room for an answer; ", absl::StrJoin(ways, " or ")));
 }
 
 // None where nothing was measured: an answer's first token comes out of the prompt.
@@ -184,10 +183,11 @@ absl::Status Chat(const RunFlags& flags, Engine& engine, int64_t room) {
 
 // One prompt, one answer; `room` is for both.
 absl::Status Complete(const RunFlags& flags, Engine& engine, int64_t room) {
+  const int64_t context = engine.model().config().context_length;
   auto text = PromptText(flags, engine.tokenizer());
   if (!text.ok()) return text.status();
   if (const int64_t fewest = FewestTokens(engine.tokenizer(), *text); fewest >= room) {
-    return NoRoom(flags, "at least " + CountOf(fewest, "token"), room);
+    return NoRoom(flags, "at least " + CountOf(fewest, "token"), room, context);
   }
   auto prompt =
       engine.tokenizer().Encode(*text, {.parse_special = !flags.no_special, .add_special = !flags.apply_chat_template});
@@ -195,7 +195,7 @@ absl::Status Complete(const RunFlags& flags, Engine& engine, int64_t room) {
   if (prompt->empty()) return absl::InvalidArgumentError("the prompt is empty: it has no token to continue from");
 
   const int64_t prompt_len = static_cast<int64_t>(prompt->size());
-  if (prompt_len >= room) return NoRoom(flags, CountOf(prompt_len, "token"), room);
+  if (prompt_len >= room) return NoRoom(flags, CountOf(prompt_len, "token"), room, context);
   // The cache is sized for this request unless more was asked for.
   const int64_t wanted = prompt_len + std::min(room - prompt_len, flags.generate.max_new_tokens);
   auto runner = engine.PrepareRunner(engine.kv_options(), flags.model.max_model_len > 0 ? room : wanted, 1);
@@ -302,11 +302,11 @@ void AddRun(CLI::App& app, Command& chosen) {
       AddNumber<int64_t>(*command, "-n,--max-new-tokens", {.min = 1}, &g.max_new_tokens, "tokens to generate at most");
   AddNumber<double>(*command, "--temperature", {.min = 0}, &g.sampling.temperature, "0: always the likeliest token");
   AddNumber<int64_t>(*command, "--top-k", {.min = 0}, &g.sampling.top_k, "draw from the k likeliest tokens; 0: all");
-  AddNumber<double>(*command, "--top-p", {0, 1}, &g.sampling.top_p,
+  AddNumber<double>(*command, "--top-p", {0, 1, true}, &g.sampling.top_p,
                     "draw from the likeliest tokens of this total probability");
   AddNumber<double>(*command, "--min-p", {0, 1}, &g.sampling.min_p,
                     "draw from tokens of this share of the likeliest one's probability");
-  AddNumber<double>(*command, "--repetition-penalty", {.min = 0}, &g.sampling.repetition_penalty,
+  AddNumber<double>(*command, "--repetition-penalty", {.min = 0, .above_min = true}, &g.sampling.repetition_penalty,
                     "weakens tokens that stand in the text; 1: off");
   AddNumber<double>(*command, "--presence-penalty", {-2, 2}, &g.sampling.presence_penalty,
                     "weakens tokens that the answer has already");

@@ -1,13 +1,14 @@
 #include "core/cli/line_reader.h"
 
-#include <fcntl.h>
 #include <histedit.h>
 #include <langinfo.h>
-#include <sys/stat.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <clocale>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/message_text.h"
 #include "core/base/program.h"
+#include "core/cli/history_file.h"
 
 namespace octet {
 namespace {
@@ -40,7 +42,7 @@ class PlainReader : public LineReader {
     }
     std::string_view text(line_, static_cast<size_t>(size));
     if (text.ends_with('\n')) text.remove_suffix(1);
-    return InputLine{InputLine::Kind::kText, std::string(text)};
+    return InputLine{InputLine::Kind::kText, std::string(text), 0};
   }
 
  private:
@@ -53,28 +55,80 @@ constexpr char kPasteOn[] = "\033[?2004h";
 constexpr char kPasteOff[] = "\033[?2004l";
 constexpr wchar_t kPasteEnd[] = L"\033[201~";
 
+// All of it, whatever signals come meanwhile. False: the terminal is gone.
+bool WriteAll(std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return false;
+    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
+
+// The editor's own stream: stdout would keep the mark of a write that Ctrl-C cut short while Ctrl-S held the terminal.
+ssize_t WriteEditor(void*, const char* text, size_t size) {
+  return WriteAll({text, size}) ? static_cast<ssize_t>(size) : 0;
+}
+
 unsigned char InsertNewline(EditLine* editor, int) { return el_winsertstr(editor, L"\n") == 0 ? CC_REFRESH : CC_ERROR; }
 
-// Empty where there is no place for it.
-std::string StateFolder() {
-  // A relative path there is to be ignored, the specification says.
-  if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state == '/') return state;
-  const char* home = std::getenv("HOME");
-  return home != nullptr && *home == '/' ? absl::StrCat(home, "/.local/state") : std::string();
-}
-
-absl::Status FileError(const char* what, const std::string& path) {
-  return absl::UnknownError(absl::StrCat(what, " ", path, ": ", std::strerror(errno)));
-}
-
-// The folder and those above it.
-absl::Status MakeFolders(const std::string& folder) {
-  for (size_t end = folder.find('/', 1);; end = folder.find('/', end + 1)) {
-    const std::string part = folder.substr(0, end);
-    if (mkdir(part.c_str(), 0700) != 0 && errno != EEXIST) return FileError("cannot make the folder", part);
-    if (end == std::string::npos) return absl::OkStatus();
+// Bracketed paste is on while a line is read, and off also when a signal ends or stops the program meanwhile. libedit
+// has restored the terminal's mode by then: it calls the handlers that it found, these. It takes its own away with the
+// first signal; that a second SIGINT ends the read, too, is seen to here.
+class BracketedPaste {
+ public:
+  BracketedPaste() {
+    for (size_t i = 0; i < kSignals.size(); ++i) {
+      struct sigaction action = {};
+      action.sa_handler = &OnSignal;
+      action.sa_flags = SA_RESTART;
+      sigemptyset(&action.sa_mask);
+      sigaction(kSignals[i], &action, &before_[i]);
+      // Who is not to be ended by a signal, as under nohup, stays so.
+      if (before_[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &before_[i], nullptr);
+    }
+    struct sigaction interrupt;
+    sigaction(SIGINT, nullptr, &interrupt_);
+    interrupt = interrupt_;
+    interrupt.sa_flags &= ~SA_RESTART;
+    sigaction(SIGINT, &interrupt, nullptr);
+    WriteAll(kPasteOn);
   }
-}
+  ~BracketedPaste() {
+    WriteAll(kPasteOff);
+    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
+    sigaction(SIGINT, &interrupt_, nullptr);
+  }
+  BracketedPaste(const BracketedPaste&) = delete;
+  BracketedPaste& operator=(const BracketedPaste&) = delete;
+
+ private:
+  static constexpr std::array<int, 4> kSignals = {SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
+
+  // Does what the signal does by default. Of these only SIGTSTP comes back, when the program goes on.
+  static void OnSignal(int signal) {
+    const int error = errno;
+    // A terminal that Ctrl-S holds would hold the end as well.
+    struct pollfd terminal = {STDOUT_FILENO, POLLOUT, 0};
+    if (poll(&terminal, 1, 0) == 1) WriteAll(kPasteOff);
+    struct sigaction action = {}, ours;
+    action.sa_handler = SIG_DFL;
+    sigemptyset(&action.sa_mask);
+    sigaction(signal, &action, &ours);
+    raise(signal);
+    sigset_t only, before;
+    sigemptyset(&only);
+    sigaddset(&only, signal);
+    pthread_sigmask(SIG_UNBLOCK, &only, &before);
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    sigaction(signal, &ours, nullptr);
+    WriteAll(kPasteOn);
+    errno = error;
+  }
+
+  std::array<struct sigaction, kSignals.size()> before_;
+  struct sigaction interrupt_;
+};
 
 class TerminalReader : public LineReader {
  public:
@@ -88,7 +142,11 @@ class TerminalReader : public LineReader {
     std::setlocale(LC_CTYPE, "");
     if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
     history_ = history_init();
-    editor_ = el_init("octet", stdin, stdout, stderr);
+    output_.reset(
+        fopencookie(nullptr, "w", {.read = nullptr, .write = &WriteEditor, .seek = nullptr, .close = nullptr}));
+    if (output_ != nullptr) {
+      editor_ = el_init_fd("octet", stdin, output_.get(), stderr, STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO);
+    }
     if (history_ == nullptr || editor_ == nullptr) {
       return absl::UnknownError("the terminal's line editor cannot be started");
     }
@@ -107,37 +165,39 @@ class TerminalReader : public LineReader {
     el_set(editor_, EL_BIND, "\033\r", "octet-newline", nullptr);
     el_set(editor_, EL_BIND, "\033\n", "octet-newline", nullptr);
     el_source(editor_, nullptr);  // the user's ~/.editrc; there need not be one
-    OpenHistory();
+    Warn(file_.Open(history_, kHistoryLines));
     return absl::OkStatus();
   }
 
   bool is_terminal() const override { return true; }
 
   absl::StatusOr<InputLine> Read() override {
-    std::fputs(kPasteOn, stdout);
-    std::fflush(stdout);
     int size = 0;
-    errno = 0;
-    const char* line = el_gets(editor_, &size);
-    const int error = errno;
-    std::fputs(kPasteOff, stdout);
+    left_out_ = 0;
+    const char* line = nullptr;
+    int error = 0;
+    {
+      const BracketedPaste paste;
+      errno = 0;
+      line = el_gets(editor_, &size);
+      error = errno;
+    }
     if (line == nullptr || size <= 0) {
       std::fputs("\n", stdout);
       std::fflush(stdout);
       if (std::exchange(interrupted_, false) || (size < 0 && error == EINTR)) {
-        return InputLine{InputLine::Kind::kInterrupted, ""};
+        return InputLine{InputLine::Kind::kInterrupted, "", 0};
       }
       if (size < 0 && error != EIO) return ReadError(error);  // EIO: the terminal is gone
       return InputLine{};
     }
-    std::fflush(stdout);
     std::string_view text(line, static_cast<size_t>(size));
     if (text.ends_with('\n')) text.remove_suffix(1);
-    InputLine result{InputLine::Kind::kText, std::string(text)};
+    InputLine result{InputLine::Kind::kText, std::string(text), left_out_};
     if (text.find_first_not_of(" \t\n") != std::string_view::npos) {
       HistEvent event;
-      history(history_, &event, H_ENTER, result.text.c_str());
-      if (!history_path_.empty()) Warn(SaveHistory());
+      // 0: the same as the last one.
+      if (history(history_, &event, H_ENTER, result.text.c_str()) > 0 && keep_) Warn(file_.Append(result.text));
     }
     return result;
   }
@@ -151,58 +211,21 @@ class TerminalReader : public LineReader {
   static char* Prompt(EditLine* editor) { return Self(editor)->prompt_.data(); }
   static unsigned char InsertPaste(EditLine* editor, int);
 
-  void OpenHistory() {
-    if (std::getenv("OCTET_NO_HISTORY") != nullptr) return;
-    const std::string state = StateFolder();
-    if (state.empty()) return;
-    const std::string folder = absl::StrCat(state, "/octet");
-    if (auto status = MakeFolders(folder); !status.ok()) return Warn(status);
-    history_path_ = absl::StrCat(folder, "/history");
-    struct stat file;
-    if (stat(history_path_.c_str(), &file) == 0 && file.st_size == 0) return;
-    HistEvent event;
-    errno = 0;
-    if (history(history_, &event, H_LOAD, history_path_.c_str()) < 0 && errno != ENOENT) {
-      Warn(absl::UnknownError(
-          absl::StrCat(history_path_, " is no history of this editor or cannot be read; remove it to start anew")));
-    }
-  }
-
-  // Written beside the file and moved over it: never half a history, never one that others may read.
-  absl::Status SaveHistory() {
-    std::string path = absl::StrCat(history_path_, ".XXXXXX");
-    const int fd = mkstemp(path.data());  // with mode 0600
-    if (fd < 0) return FileError("cannot write", path);
-    std::FILE* file = fdopen(fd, "w");
-    if (file == nullptr) {
-      const absl::Status status = FileError("cannot write", path);
-      close(fd);
-      unlink(path.c_str());
-      return status;
-    }
-    HistEvent event;
-    const bool saved = history(history_, &event, H_SAVE_FP, file) >= 0;
-    const bool written = std::fclose(file) == 0 && saved;
-    if (!written || std::rename(path.c_str(), history_path_.c_str()) != 0) {
-      const absl::Status status = FileError("cannot write", history_path_);
-      unlink(path.c_str());
-      return status;
-    }
-    return absl::OkStatus();
-  }
-
   // Once: the history goes on in memory.
   void Warn(const absl::Status& status) {
     if (status.ok()) return;
-    history_path_.clear();
+    keep_ = false;
     PrintToStderr(absl::StrCat("octet: warning: what you type is not kept for the next time: ",
                                Printable(std::string(status.message())), "\n"));
   }
 
   std::string prompt_;
-  std::string history_path_;  // empty: not kept
+  HistoryFile file_;
+  bool keep_ = true;
   bool interrupted_ = false;  // inside a paste
+  int64_t left_out_ = 0;      // of this line's pastes
   History* history_ = nullptr;
+  std::unique_ptr<std::FILE, decltype(&std::fclose)> output_{nullptr, &std::fclose};
   EditLine* editor_ = nullptr;
 };
 
@@ -225,7 +248,11 @@ unsigned char TerminalReader::InsertPaste(EditLine* editor, int) {
   std::wstring plain;
   for (wchar_t w : text) {
     if (w == L'\r') w = L'\n';
-    if (w >= 0x20 ? w != 0x7f : w == L'\n' || w == L'\t') plain += w;
+    if (w >= 0x20 ? w != 0x7f : w == L'\n' || w == L'\t') {
+      plain += w;
+    } else {
+      ++Self(editor)->left_out_;
+    }
   }
   while (plain.ends_with(L'\n')) plain.pop_back();
   if (plain.empty()) return CC_NORM;

@@ -1,9 +1,9 @@
 // Reads a user's lines: on a terminal with an editor and a history (libedit), from anything else as they come.
-// The history is a file, octet/history in $XDG_STATE_HOME (~/.local/state), which only its owner may read; with
-// OCTET_NO_HISTORY set it is kept in memory only. Reference: editline(3); XDG Base Directory Specification 0.8.
+// The history is kept in a file (history_file.h). Reference: editline(3).
 #ifndef OCTET_CORE_CLI_LINE_READER_H_
 #define OCTET_CORE_CLI_LINE_READER_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -14,7 +14,8 @@ namespace octet {
 struct InputLine {
   enum class Kind { kText, kInterrupted, kEnd };  // kInterrupted: Ctrl-C, terminals only
   Kind kind = Kind::kEnd;
-  std::string text;  // without its newline; pasted text may have newlines inside
+  std::string text;      // without its newline; pasted text may have newlines inside
+  int64_t left_out = 0;  // control characters that pasted text had and `text` has not
 };
 
 // Thread-compatible; one at a time. On a terminal SIGINT must have a handler that returns while Read waits.

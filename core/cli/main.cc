@@ -13,6 +13,13 @@ absl::StatusOr<int> Octet(int argc, char** argv) {
   CLI::App app("Runs language models whose KV cache is INT8 end to end.", "octet");
   app.set_version_flag("--version", std::string("octet ") + OCTET_VERSION);
   app.require_subcommand(1);
+  app.footer(
+      "Exit codes:\n"
+      "  0    done\n"
+      "  1    anything else: the device, the machine or the output failed, or a limit of quality does not hold\n"
+      "  2    the command line, a message or a file is wrong\n"
+      "  3    not supported, or not available here\n"
+      "  130  ended by Ctrl-C (SIGINT); 141: by the reader of stdout going away (SIGPIPE); 143: by SIGTERM\n");
   octet::Command chosen;
   octet::AddRun(app, chosen);
   octet::AddInfo(app, chosen);

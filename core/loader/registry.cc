@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -95,6 +96,28 @@ class Search {
     for (const fs::path& path : found) AddFile(path);
   }
 
+  // An entry of $OCTET_BACKEND_PATH; one warning where it cannot be used.
+  void AddFromEnvironment(const std::string& text) {
+    constexpr char kFrom[] = ", from $OCTET_BACKEND_PATH";
+    const fs::path path(text);
+    std::error_code error;
+    std::string why;
+    if (!path.is_absolute()) {
+      why = "is not absolute";
+      searched_.push_back(absl::StrCat(text, " (ignored: $OCTET_BACKEND_PATH takes absolute paths)"));
+    } else if (fs::is_directory(path, error)) {
+      AddFolder(path, kFrom);
+    } else if (fs::exists(path, error)) {
+      AddFile(path);
+      searched_.push_back(absl::StrCat(text, " (a file", kFrom, ")"));
+    } else {
+      why = "does not exist";
+      AddFolder(path, kFrom);
+    }
+    if (why.empty()) return;
+    LogToBackendSink(2, absl::StrCat("OCTET_BACKEND_PATH has '", text, "', which ", why, " and has no effect"));
+  }
+
   void AddRemark(std::string remark) { searched_.push_back(std::move(remark)); }
 
   const std::vector<fs::path>& files() const { return files_; }
@@ -120,7 +143,7 @@ class Selection {
     if (text == nullptr) return;
     for (const std::string& item : std::vector<std::string>(absl::StrSplit(text, ',', absl::SkipWhitespace()))) {
       if (item.starts_with('-')) {
-        removed_.insert(item.substr(1));
+        removed_.insert(std::string(absl::StripAsciiWhitespace(item.substr(1))));
       } else {
         wanted_.insert(item);
       }
@@ -132,21 +155,37 @@ class Selection {
   }
 
   void WarnOfUnknown(const std::vector<BackendReport>& reports) const {
-    for (const std::string& name : wanted_) {
+    const auto warn = [&](const std::string& name, const std::string& sign) {
       const bool found = std::any_of(reports.begin(), reports.end(), [&](const auto& r) { return r.name == name; });
-      if (!found) LogToBackendSink(2, absl::StrCat("OCTET_BACKENDS names '", name, "', but no such backend was found"));
-    }
+      if (found) return;
+      LogToBackendSink(2, absl::StrCat("OCTET_BACKENDS names '", sign, name, "', but no such backend was found"));
+    };
+    for (const std::string& name : wanted_) warn(name, "");
+    for (const std::string& name : removed_) warn(name, "-");
   }
 
  private:
   std::set<std::string> wanted_, removed_;
 };
 
+// Words that only a backend from elsewhere knows are not told from misspelled ones: a warning and no error.
+void WarnOfUnknownWords() {
+  const char* words = std::getenv("OCTET_VERBOSE");
+  for (const std::string& word :
+       std::vector<std::string>(absl::StrSplit(words == nullptr ? "" : words, ',', absl::SkipEmpty()))) {
+    if (word == "dispatch") continue;
+    LogToBackendSink(2, absl::StrCat("OCTET_VERBOSE has the word '", word,
+                                     "', which octet does not know; it knows "
+                                     "dispatch, the CPU backend's choice of kernels"));
+  }
+}
+
 std::string DeviceId(const std::string& backend, size_t index) { return absl::StrCat(backend, ":", index); }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Registry>> Registry::Load(const RegistryOptions& options) {
+  WarnOfUnknownWords();
   Search search;
   for (const std::string& path : options.backend_paths) {
     if (absl::Status status = search.AddNamed(path); !status.ok()) return status;
@@ -157,11 +196,7 @@ absl::StatusOr<std::unique_ptr<Registry>> Registry::Load(const RegistryOptions& 
     search.AddRemark("$OCTET_BACKEND_PATH (ignored: this program runs with raised privileges)");
   } else {
     for (const std::string& folder : std::vector<std::string>(absl::StrSplit(paths, ':', absl::SkipEmpty()))) {
-      if (fs::path(folder).is_absolute()) {
-        search.AddFolder(folder, ", from $OCTET_BACKEND_PATH");
-      } else {
-        search.AddRemark(absl::StrCat(folder, " (ignored: $OCTET_BACKEND_PATH takes absolute folders)"));
-      }
+      search.AddFromEnvironment(folder);
     }
   }
   std::error_code error;

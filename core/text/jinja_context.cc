@@ -11,6 +11,13 @@ Value Context::Fail(int line, const std::string& message) {
   return Value::Undefined();
 }
 
+Value Context::Unsupported(int line, const std::string& what) {
+  if (!failed()) {
+    status_ = absl::UnimplementedError(fmt::format("chat template, line {}: {} is not supported", line, what));
+  }
+  return Value::Undefined();
+}
+
 bool Context::Charge(int line, uint64_t work) {
   if (work <= max_work_ - work_) {
     work_ += work;

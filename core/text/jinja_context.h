@@ -33,6 +33,8 @@ class Context {
 
   // Keeps the first message only. Returns an undefined value, for the caller to pass on.
   Value Fail(int line, const std::string& message);
+  // The same for what Jinja has and octet has not: Unimplemented instead of InvalidArgument.
+  Value Unsupported(int line, const std::string& what);
   // False, after Fail, when the budget is used up.
   bool Charge(int line, uint64_t work);
 

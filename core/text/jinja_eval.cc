@@ -288,7 +288,8 @@ class Interpreter {
     for (size_t i = 0; i + 1 < expr.children.size(); i += 2) {
       const Value key = Eval(*expr.children[i]);
       if (key.string() == nullptr) {
-        return Fail(expr.line, fmt::format("a dict key of type {} is not supported, only strings", key.type_name()));
+        return context_.Unsupported(expr.line,
+                                    fmt::format("a dict key of type {}, which is no string,", key.type_name()));
       }
       Set(expr.line, &entries, *key.string(), Eval(*expr.children[i + 1]));
       if (context_.failed()) return Value::Undefined();
@@ -511,7 +512,7 @@ class Interpreter {
       }
       callee = GetAttribute(&context_, target.line, object, target.text);
       if (!context_.failed() && !callee.is_callable()) {
-        return Fail(expr.line, fmt::format("the method '{}' of {} is not supported", target.text, object.type_name()));
+        return context_.Unsupported(expr.line, fmt::format("the method '{}' of {}", target.text, object.type_name()));
       }
     } else {
       callee = Eval(target);

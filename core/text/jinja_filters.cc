@@ -301,7 +301,7 @@ Value Filter(const Call& call, const std::string& name, const Value& input) {
     if (items.empty()) return Value::Undefined(name);
     return name == "first" ? items.front() : items.back();
   }
-  return call.Fail(fmt::format("the filter '{}' is not supported", name));
+  return call.context->Unsupported(call.line, fmt::format("the filter '{}'", name));
 }
 
 bool Test(const Call& call, const std::string& name, const Value& value) {
@@ -358,7 +358,7 @@ bool Test(const Call& call, const std::string& name, const Value& value) {
     const std::string other = name == "upper" ? Lower(text) : Upper(text);
     return text == (name == "upper" ? Upper(text) : Lower(text)) && text != other;
   }
-  call.Fail(fmt::format("the test '{}' is not supported", name));
+  call.context->Unsupported(call.line, fmt::format("the test '{}'", name));
   return false;
 }
 

@@ -243,8 +243,8 @@ Value GetAttribute(Context* context, int line, const Value& object, const std::s
   if (entries != nullptr) {
     if (!context->Charge(line, entries->size())) return Value::Undefined();
     if (object.dict() != nullptr && IsMethod(object, name)) {
-      return context->Fail(
-          line, fmt::format("the method '{0}' without a call is not supported; write ['{0}'] for the entry", name));
+      return context->Unsupported(line,
+                                  fmt::format("the method '{0}' without a call (write ['{0}'] for the entry)", name));
     }
     const Value* value = FindEntry(*entries, name);
     return value == nullptr ? Value::Undefined(name) : *value;

@@ -4,7 +4,9 @@
 usage: chat_test.py BUILD_FOLDER [unittest arguments]
 """
 
+import contextlib
 import fcntl
+import io
 import json
 import os
 import pty
@@ -154,6 +156,11 @@ class InAPipe(Case):
                      "octet: 3 lines could not be used"):
             self.assertIn(says, err)
 
+    def test_a_line_far_too_long_is_refused_by_its_size(self):
+        code, out, err = self.chat("x" * (70 << 20) + "\nhello\n")
+        self.assertEqual((code, out), (2, self.chat("hello\n")[1]))
+        self.assertRegex(err, r"octet: with this message the conversation has at least \d+ tokens and there is room for")
+
     def test_a_full_context_is_told(self):
         code, out, err = self.run_octet("--chat", "--max-model-len", 100, "--ignore-eos", text="hello\nmore\n/reset\nhello\n")
         self.assertEqual(code, 2)
@@ -215,6 +222,16 @@ class Flags(Case):
         self.assertEqual((code, len(out.splitlines())), (0, 2), err)
         self.assertIn("/tool", err)
         self.assertIn("there is no command '/tool noon'", self.chat("/tool noon\n")[2])
+        for first in ("", "hello\n/reset\n"):
+            code, out, err = self.chat(first + "/tool noon\n", "--tools", tools)
+            self.assertEqual((code, len(out.splitlines())), (2, min(1, len(first))), err)
+            self.assertIn("no answer yet that could have called a tool", err)
+        many = self.file("many.json", json.dumps(TOOLS * 10))
+        self.fails(2, *asks, "--tools", many, "--max-model-len", 100, says=["the tools of --tools", "fewer tools"])
+        self.assertIn("the tools of --tools", self.chat("hello\n", "--tools", many, "--max-model-len", 100)[2])
+        code, out, err = self.run_octet("--chat", "--tools", self.file("bad.json", "{"))
+        self.assertIn("this is not JSON: parse error at line 1", err)
+        self.assertNotIn("exception", err)
         self.fails(3, "--chat", "--tools", tools, says="--tools", name="no_tools")
         for text in ("", "{", "{}", "[]", '[{"type": "function"}]'):
             bad = self.file("bad.json", text)
@@ -342,7 +359,7 @@ class OnATerminal(Case):
         terminal.type("\x1b[200~/one\rtwo\x1b[31m\tthree\r\x1b[201~")
         terminal.wait_for(b"three")
         terminal.type("\r")
-        terminal.wait_for(rb"no command '/one\\x0atwo\[31m\\x09three'.*> ")
+        terminal.wait_for(rb"\(1 pasted control character left out\).*no command '/one\\x0atwo\[31m\\x09three'.*> ")
         terminal.type("/a\x1b\rb\r")  # Alt-Enter
         terminal.wait_for(rb"no command '/a\\x0ab'.*> ")
         terminal.type("/exit\r")
@@ -363,6 +380,121 @@ class OnATerminal(Case):
         terminal.wait_for(rb"/reset   starts.*> ")
         terminal.type("/exit\r")
         self.assertEqual(terminal.ends(), 0)
+
+    def history(self):
+        path = Path(self.folder, ".local/state/octet/history")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def one_line_chat(self, line):
+        """What the terminal showed before the first prompt of a chat of one line."""
+        terminal = Terminal(self)
+        terminal.type(line + "\r")
+        terminal.wait_for(f"no command '{line}'.*> ".encode())
+        terminal.type(b"\x04")
+        self.assertEqual(terminal.ends(), 0)
+        return terminal.greeting
+
+    def test_chats_that_are_open_at_once_share_the_history(self):
+        terminals = [Terminal(self), Terminal(self)]
+        for lines in (("/a", "/b"), ("/c d", "/e")):
+            for terminal, line in zip(terminals, lines):
+                terminal.type(line + "\r")
+                terminal.wait_for(f"no command '{line}'.*> ".encode())
+        for terminal in reversed(terminals):
+            terminal.type(b"\x04")
+            self.assertEqual(terminal.ends(), 0)
+        self.assertEqual(self.history().read_bytes(), b"_HiStOrY_V2_\n/a\n/b\n/c\\040d\n/e\n")
+
+    def test_a_long_history_is_cut_at_the_start(self):
+        self.history().write_text("_HiStOrY_V2_\n" + "".join(f"/line{i}\n" for i in range(1500)))
+        self.one_line_chat("/new")
+        lines = self.history().read_text().splitlines()
+        self.assertEqual((lines[1], lines[-2:]), ("/line500", ["/line1499", "/new"]))
+        self.assertEqual(os.listdir(self.history().parent), ["history"])
+
+    def test_a_last_line_that_was_cut_off_spoils_no_other(self):
+        self.history().write_text("_HiStOrY_V2_\n/cut")
+        self.one_line_chat("/new")
+        self.assertEqual(self.history().read_text(), "_HiStOrY_V2_\n/cut\n/new\n")
+
+    def test_a_link_in_the_place_of_the_history_is_followed(self):
+        link = self.history()
+        for size in (1, 1200):  # the second is cut
+            target = Path(self.folder, f"mine{size}")
+            target.write_text("_HiStOrY_V2_\n" + "".join(f"/line{i}\n" for i in range(size)))
+            link.symlink_to(target)
+            self.assertNotIn(b"warning", self.one_line_chat("/new"))
+            self.assertEqual(os.readlink(link), str(target))
+            self.assertEqual(target.read_text().splitlines()[-2:], [f"/line{size - 1}", "/new"])
+            link.unlink()
+        link.symlink_to("/dev/null")
+        self.assertNotIn(b"warning", self.one_line_chat("/none"))
+        self.assertEqual(os.readlink(link), "/dev/null")
+        self.assertEqual(os.listdir(link.parent), ["history"])
+        self.assertTrue(stat.S_ISCHR(os.stat("/dev/null").st_mode))
+
+    def test_a_history_that_may_not_be_written_is_left_alone(self):
+        os.mkfifo(self.history())
+        self.assertEqual(self.one_line_chat("/one").count(b"octet: warning: "), 1)
+        self.assertTrue(stat.S_ISFIFO(os.stat(self.history()).st_mode))
+        self.history().unlink()
+        self.history().write_text("_HiStOrY_V2_\n/old\n")
+        self.history().chmod(0o400)
+        self.assertEqual(self.one_line_chat("/one").count(b"octet: warning: "), 1)
+        self.assertEqual(self.history().read_text(), "_HiStOrY_V2_\n/old\n")
+
+    def test_ctrl_c_while_ctrl_s_holds_the_terminal_loses_nothing(self):
+        expected = self.chat("hello\nmore\n")[1].splitlines()
+        terminal = Terminal(self, "-n", 12)
+        terminal.type("hello\r")
+        terminal.wait_for(rb"hello\r\n.*\r\n.*> ")
+        terminal.type(b"\x13")
+        time.sleep(0.2)
+        terminal.type("x")
+        time.sleep(0.2)  # for octet to write it: the terminal forgets what was not read when Ctrl-C comes
+        terminal.type(b"\x03")
+        terminal.wait_for(b"x")  # Ctrl-C lets the output go on
+        terminal.type(b"\x03")
+        terminal.wait_for(b"\r\n.*> ")
+        terminal.type("more\r")
+        self.assertIn(expected[1].encode(), terminal.wait_for(rb"more\r\n.*\r\n.*> "))
+        terminal.type("/reset\r")
+        terminal.wait_for(rb"this is a new conversation\).*> ")
+        for text, answer in zip(("hello", "more"), expected):
+            terminal.type(text + "\r")
+            self.assertIn(answer.encode(), terminal.wait_for(text.encode() + rb"\r\n.*\r\n.*> "))
+        terminal.type("/exit\r")
+        self.assertEqual(terminal.ends(), 0)
+
+    def test_a_signal_at_the_prompt_leaves_the_terminal_as_it_was(self):
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+            terminal = Terminal(self)
+            terminal.process.send_signal(number)
+            with contextlib.redirect_stdout(io.StringIO()):
+                self.assertEqual(terminal.ends(), -number)
+            self.assertTrue(terminal.shown.endswith(b"\x1b[?2004l"), terminal.shown)
+
+    def test_a_stopped_chat_goes_on(self):
+        # A shell with job control: nobody can stop a program that has no parent in its session.
+        pid, master = pty.fork()
+        if pid == 0:
+            os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"], environment(self.folder, PS1="$ "))
+        shell = Terminal.__new__(Terminal)
+        shell.case, shell.master, shell.shown = self, master, b""
+        self.addCleanup(os.close, master)
+        self.addCleanup(os.waitpid, pid, 0)
+        self.addCleanup(os.kill, pid, signal.SIGKILL)
+        shell.type(f"'{octet}' run --chat -m '{model()}' --threads 1\r")
+        shell.wait_for(rb"\x1b\[\?2004h.*> ")
+        shell.type(b"\x1a")
+        shell.wait_for(rb"\x1b\[\?2004l.*Stopped.*\$ ")
+        shell.type("fg\r")
+        shell.wait_for(rb"\x1b\[\?2004h.*> ")
+        shell.type("\x1b[200~/one\rtwo\x1b[201~\r")
+        shell.wait_for(rb"no command '/one\\x0atwo'.*> ")
+        shell.type("/exit\r")
+        shell.wait_for(rb"\x1b\[\?2004l.*\$ ")
 
     def test_any_language_is_typed(self):
         for lang in ("C", "C.UTF-8"):

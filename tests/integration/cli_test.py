@@ -70,6 +70,14 @@ class WithoutModel(Case):
             done = self.succeeds(*args)
             self.assertIn(b"Usage", done.stdout)
             self.assertEqual(done.stderr, b"")
+        for code in ("0", "1", "2", "3", "130", "141", "143"):
+            self.assertRegex(self.succeeds("--help").stdout.decode(), rf"\b{code}\b")
+
+    def test_the_quickstart_refuses_an_empty_prompt(self):
+        script = Path(__file__).resolve().parents[2] / "scripts/quickstart"
+        done = subprocess.run([script, ""], capture_output=True, timeout=60)
+        self.assertEqual((done.returncode, done.stdout), (2, b""))
+        self.assertRegex(done.stderr.decode(), r"\Aquickstart: the prompt is empty[^\n]*\n\Z")
 
     def test_a_command_line_that_makes_no_sense(self):
         self.fails(2, says="--help")
@@ -101,9 +109,9 @@ class WithoutModel(Case):
     def test_values_out_of_range(self):
         for flag, value, says in [
             ("--temperature", "-0.5", "temperature"), ("--temperature", "nan", "temperature"),
-            ("--temperature", "inf", "temperature"), ("--top-p", "2", "--top-p"), ("--top-p", "0", "top_p"),
+            ("--temperature", "inf", "temperature"), ("--top-p", "2", "a number above 0 and at most 1"), ("--top-p", "0", "a number above 0 and at most 1"),
             ("--top-p", "nan", "--top-p"), ("--top-k", "-1", "--top-k"), ("--min-p", "-1", "--min-p"),
-            ("--min-p", "nan", "--min-p"), ("--repetition-penalty", "0", "repetition_penalty"),
+            ("--min-p", "nan", "--min-p"), ("--repetition-penalty", "0", "--repetition-penalty is '0'; use a number above 0"),
             ("--repetition-penalty", "nan", "--repetition-penalty"), ("--max-new-tokens", "0", "--max-new-tokens"),
             ("--max-new-tokens", "-3", "--max-new-tokens"), ("--logprobs", "-1", "--logprobs"),
             ("--block-size", "0", "--block-size"), ("--block-size", "-16", "--block-size"),
@@ -124,6 +132,8 @@ class WithoutModel(Case):
                             ("--tokens", "1"), ("--window", "1"), ("--window", "99999999999")):
             self.fails(2, "quality", "-m", "no-file.gguf", "-f", "x", flag, value, says=f"{flag} is '{value}'")
         self.fails(2, "quality", "-m", "no-file.gguf", "-f", "x", "--window", "65", "--tokens", "64", says=["65", "64"])
+        for caches in ("int8,int8", "bf16,int8:default,f32,int8"):
+            self.fails(2, "quality", "-m", "no-file.gguf", "-f", "x", "--caches", caches, says=["twice", "'int8'"])
 
     def test_values_that_are_missing_or_given_twice(self):
         self.fails(2, "run", "-m", "x", "--seed", "1", "--seed", "2", says="--seed was given 2 times")
@@ -179,6 +189,28 @@ class WithoutModel(Case):
         missing = os.path.join(self.folder.name, "nowhere")
         self.fails(2, "info", "--backend-path", missing, says=missing)
 
+    def test_variables_that_have_no_effect_are_one_sentence_each(self):
+        cpu = [b for b in self.json_of("info")["backends"] if b["name"] == "cpu"][0]["file"]
+        missing = os.path.join(self.folder.name, "nowhere")
+        for name, value, says in [
+            ("OCTET_BACKEND_PATH", missing, [f"'{missing}', which does not exist"]),
+            ("OCTET_BACKEND_PATH", f"relative:{missing}", ["'relative', which is not absolute", "does not exist"]),
+            ("OCTET_BACKEND_PATH", f"{self.folder.name}:{cpu}", []),
+            ("OCTET_BACKENDS", "-nosuch", ["'-nosuch'"]), ("OCTET_BACKENDS", "cpu,-", ["'-'"]), ("OCTET_BACKENDS", "cpu", []),
+            ("OCTET_VERBOSE", "disptch,dispatch", ["'disptch'"]), ("OCTET_VERBOSE", "", []),
+        ]:  # yapf: disable
+            with self.subTest(name=name, value=value):
+                done = subprocess.run([octet, "info", "--json"], capture_output=True, env={**clean_env(), name: value}, timeout=60)
+                self.assertEqual(done.returncode, 0)
+                warnings = [l for l in done.stderr.decode().splitlines() if "warning" in l]
+                self.assertEqual(len(warnings), len(says), warnings)
+                for line, text in zip(warnings, says):
+                    self.assertTrue(line.startswith(f"octet: warning: {name} has " if name != "OCTET_BACKENDS" else
+                                                    "octet: warning: OCTET_BACKENDS names "), line)
+                    self.assertIn(text, line)
+                states = [b["state"] for b in json.loads(done.stdout)["backends"] if b["file"] == cpu]
+                self.assertEqual(states, ["ready"])
+
     def test_info_lists_backends(self):
         document = self.json_of("info")
         cpu = [b for b in document["backends"] if b["name"] == "cpu"]
@@ -232,7 +264,11 @@ class WithModel(Case):
         start = time.monotonic()
         self.run_fails(2, "-f", self.file("spaces.txt", b" " * (32 << 20)), says=["at least", "8192"])
         self.assertLess(time.monotonic() - start, 10)  # encoding it takes a minute
-        self.run_fails(2, "-p", PROMPT, "--max-model-len", "15", says=["15 tokens", "--max-model-len"])
+        self.run_fails(2, "-p", PROMPT, "--max-model-len", "15", says=["15 tokens", "raise --max-model-len", "shorten"])
+        done = run("run", "-m", self.model, "-p", "hi", "--max-model-len", "1")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn(b"raise --max-model-len", done.stderr)
+        self.assertNotIn(b"shorten", done.stderr)
         self.run_fails(2, "-p", PROMPT, "--max-model-len", "8193", says=["8193", "8192"])
 
     def test_prompts_that_are_none(self):
@@ -480,6 +516,7 @@ class WithModel(Case):
         text = self.file("short.txt", b"Too short.")
         self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 64, says="64")
         self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 9000, "--window", 8193, says=["8193", "8192"])
+        self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 3, "--window", 2, says=["a window of its own", "2 or 4"])
         for cache, says in (("int8:worst", "'worst'"), ("bf16:plain", "'bf16:plain'"), ("int8:plain:x", "'int8:plain:x'"),
                             ("", "''")):
             self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 2, "--caches", cache, says=says)

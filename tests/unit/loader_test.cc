@@ -360,6 +360,16 @@ TEST_F(LoaderTest, TheFirstFolderWinsAndLaterFilesAreShadowed) {
   EXPECT_THAT(searched[2], StartsWith("relative (ignored"));
   EXPECT_THAT(searched[3], HasSubstr("nowhere (not there"));
   EXPECT_THAT(searched[4], HasSubstr("lib/octet/backends"));
+  EXPECT_THAT(log_, AllOf(HasSubstr("2: OCTET_BACKEND_PATH has 'relative', which is not absolute"),
+                          HasSubstr("nowhere', which does not exist")));
+}
+
+TEST_F(LoaderTest, TheEnvironmentMayNameAFile) {
+  setenv("OCTET_BACKEND_PATH", PluginPath("good").c_str(), 1);
+  const auto registry = Load({});
+  EXPECT_EQ(registry->reports()[0].path, PluginPath("good"));
+  EXPECT_EQ(registry->reports()[0].state, BackendState::kReady);
+  EXPECT_EQ(log_.find("OCTET_BACKEND_PATH"), std::string::npos) << log_;
 }
 
 TEST_F(LoaderTest, SelectionKeepsOrRemovesByName) {
@@ -376,6 +386,10 @@ TEST_F(LoaderTest, SelectionKeepsOrRemovesByName) {
   EXPECT_EQ(registry->reports()[0].state, BackendState::kDeselected);
   EXPECT_EQ(registry->reports()[1].state, BackendState::kReady);
   EXPECT_THAT(log_, HasSubstr("2: OCTET_BACKENDS names 'nonesuch', but no such backend was found"));
+  log_.clear();
+  setenv("OCTET_BACKENDS", "good,-nonesuch,-", 1);
+  registry = Load({PluginPath("good")});
+  EXPECT_THAT(log_, AllOf(HasSubstr("2: OCTET_BACKENDS names '-nonesuch'"), HasSubstr("2: OCTET_BACKENDS names '-'")));
 }
 
 TEST_F(LoaderTest, AutoPrefersAGpuAndSaysWhy) {
