@@ -19,7 +19,7 @@ namespace octet::testing {
 
 // Lives until the process ends, as the contract asks.
 inline const octet_host_v1* HostWithThreads(int threads) {
-  static std::deque<octet_host_v1> hosts;
+  static auto& hosts = *new std::deque<octet_host_v1>;
   octet_host_v1 host{};
   host.struct_size = sizeof host;
   host.ctx = new ThreadPool(threads);
