@@ -126,7 +126,7 @@ class Vendor(unittest.TestCase):
         project.mkdir()
         (project / "CMakeLists.txt").write_text("cmake_minimum_required(VERSION 3.25)\nproject(later LANGUAGES NONE)\n"
                                                 "find_package(octet 99 REQUIRED)\n")
-        done = run("cmake", "-S", project, "-B", project / "build", f"-DCMAKE_PREFIX_PATH={self.prefix}")
+        done = run("cmake", "-S", project, "-B", project / "build", "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={self.prefix}")
         self.assertNotEqual(done.returncode, 0)
         self.assertIn('not find a configuration file for package "octet" that is compatible', done.stdout)
 
