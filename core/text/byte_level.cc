@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/text/utf8.h"
+#include "core/base/utf8.h"
 
 namespace octet {
 namespace {

@@ -5,8 +5,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "core/base/utf8.h"
 #include "core/text/jinja_value.h"
-#include "core/text/utf8.h"
 #include "fmt/format.h"
 
 namespace octet::jinja {

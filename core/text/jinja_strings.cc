@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/base/utf8.h"
 #include "core/text/jinja_value.h"
-#include "core/text/utf8.h"
 
 namespace octet::jinja {
 namespace {

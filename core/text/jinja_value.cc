@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "core/text/utf8.h"
+#include "core/base/utf8.h"
 #include "fmt/format.h"
 
 namespace octet::jinja {

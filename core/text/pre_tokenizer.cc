@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "core/text/utf8.h"
+#include "core/base/utf8.h"
 #include "fmt/format.h"
 
 namespace octet {

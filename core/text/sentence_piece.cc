@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "core/text/utf8.h"
+#include "core/base/utf8.h"
 
 namespace octet {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/text/utf8.h"
+#include "core/base/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/utf8.h"
 #include "core/text/pre_tokenizer.h"
 #include "core/text/special_matcher.h"
-#include "core/text/utf8.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,7 +1,7 @@
 // Looking at one UTF-8 character of a byte string that may hold anything.
 // Reference: Unicode 15, table 3-7 (well-formed sequences) and section 3.9 (maximal subparts).
-#ifndef OCTET_CORE_TEXT_UTF8_H_
-#define OCTET_CORE_TEXT_UTF8_H_
+#ifndef OCTET_CORE_BASE_UTF8_H_
+#define OCTET_CORE_BASE_UTF8_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -67,4 +67,4 @@ inline void AppendUtf8(uint32_t code, std::string* out) {
 
 }  // namespace octet
 
-#endif  // OCTET_CORE_TEXT_UTF8_H_
+#endif  // OCTET_CORE_BASE_UTF8_H_
