@@ -285,13 +285,8 @@ Status RefusesWeightsWithoutSense() {
   const Tensor narrow = x.View(DType::kF32, {2, 32}), few = y.View(DType::kF32, {1, 4}),
                half = x.View(DType::kF16, {2, 64});
   auto linear = [&](const Tensor& in, const Tensor& out, const Tensor* bias) {
-    LinearArgs args;
-    args.x = &in;
-    args.y = &out;
+    LinearArgs args = ArgsOf(in, out, weight->get(), workspace);
     args.bias = bias;
-    args.w = weight->get();
-    args.workspace = workspace.buffer();
-    args.workspace_offset = workspace.offset();
     return dense->Linear(TheSubject().s(), args);
   };
   Tensor outside = xt;

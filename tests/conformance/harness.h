@@ -167,6 +167,17 @@ class Workspace {
   std::optional<Block> block_;
 };
 
+// Of a linear layer without bias, norm and residual. Keeps the addresses of x and y.
+inline LinearArgs ArgsOf(const Tensor& x, const Tensor& y, const Weight* w, const Workspace& workspace) {
+  LinearArgs args;
+  args.x = &x;
+  args.y = &y;
+  args.w = w;
+  args.workspace = workspace.buffer();
+  args.workspace_offset = workspace.offset();
+  return args;
+}
+
 // An f32 matrix for linear layers, in host memory. `desc` points into it.
 struct FloatWeight {
   FloatWeight(int64_t rows, int64_t columns, int32_t max_tokens, std::vector<float> contents);

@@ -221,12 +221,7 @@ Status PerfLinear(DType type, int64_t columns, int64_t rows, int tokens, double 
   const Workspace workspace(support.workspace_bytes);
   const Block x(random.Normals(static_cast<size_t>(tokens * columns))), y(static_cast<uint64_t>(tokens * rows) * 4);
   const Tensor xt = x.View(DType::kF32, {tokens, columns}), yt = y.View(DType::kF32, {tokens, rows});
-  LinearArgs args;
-  args.x = &xt;
-  args.y = &yt;
-  args.w = weight->get();
-  args.workspace = workspace.buffer();
-  args.workspace_offset = workspace.offset();
+  const LinearArgs args = ArgsOf(xt, yt, weight->get(), workspace);
   row->bytes = static_cast<double>(rows * part.row_stride_bytes) + static_cast<double>(x.size() + y.size());
   return Time([&] { return Promised("linear", dense->Linear(TheSubject().s(), args)); }, budget, &row->seconds);
 }

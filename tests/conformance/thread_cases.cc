@@ -80,12 +80,7 @@ Status LinearInParallel() {
     const Block x_block(x), y(3 * 64 * 4);
     const Workspace workspace(support.workspace_bytes);
     const Tensor xt = x_block.View(DType::kF32, {3, 256}), yt = y.View(DType::kF32, {3, 64});
-    LinearArgs args;
-    args.x = &xt;
-    args.y = &yt;
-    args.w = weight->get();
-    args.workspace = workspace.buffer();
-    args.workspace_offset = workspace.offset();
+    const LinearArgs args = ArgsOf(xt, yt, weight->get(), workspace);
     const Status status = dense->Linear(TheSubject().s(), args);
     Sync();
     *bytes = y.Bytes();

@@ -113,15 +113,10 @@ Status RunLinear(const WeightCase& c) {
   const Tensor xt = x_block.View(c.x_type, {c.tokens, c.columns}), yt = y.View(c.y_type, {c.tokens, rows});
   const Tensor bt = bias_block.View(DType::kF32, {rows}), gt = gain_block.View(DType::kF32, {c.columns});
   const Tensor rt = residual_block.View(c.y_type, {c.tokens, rows});
-  LinearArgs args;
-  args.x = &xt;
-  args.y = &yt;
-  args.w = weight.get();
+  LinearArgs args = ArgsOf(xt, yt, weight.get(), workspace);
   if (c.bias) args.bias = &bt;
   if (c.norm) args.norm_gain = &gt, args.norm_eps = 1e-5f;
   if (c.residual) args.residual = c.in_place ? &yt : &rt;
-  args.workspace = workspace.buffer();
-  args.workspace_offset = workspace.offset();
   const Status status = (*Dense())->Linear(TheSubject().s(), args);
   Sync();
   OCTET_RETURN_IF_ERROR(Promised("linear", status));
