@@ -5,6 +5,7 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -244,11 +245,7 @@ TEST_F(MemoryFailureTest, EveryHostAllocationMayFail) {
 }
 
 // A search takes a hundred times as long under sanitizers, so they see a part of its failures.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int64_t kSearchStep = 512;
-#else
-constexpr int64_t kSearchStep = 1;
-#endif
+constexpr int64_t kSearchStep = convert::BuildSanitizer() == std::string_view("none") ? 1 : 512;
 
 TEST_F(MemoryFailureTest, EveryAllocationOfTheSearchForBackendsMayFail) {
   // Opened libraries and the tables lent to them stay for ever, so only the outcome counts here.

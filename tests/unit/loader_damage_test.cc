@@ -16,11 +16,13 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/loader/elf_preflight.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "octet/convert.h"
 
 namespace octet {
 namespace {
@@ -31,11 +33,8 @@ namespace fs = std::filesystem;
 
 using Bytes = std::vector<std::byte>;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kChildEvery = 16;  // such a process takes long to start
-#else
-constexpr int kChildEvery = 1;
-#endif
+// A process with a sanitizer takes long to start.
+constexpr int kChildEvery = convert::BuildSanitizer() == std::string_view("none") ? 1 : 16;
 
 Bytes ReadFile(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
