@@ -3,7 +3,9 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
@@ -62,7 +64,7 @@ absl::Status TakeStack() {
 
 int Finish(const std::string& name, const absl::Status& status) {
   const auto message = status.message();
-  PrintToStderr(absl::StrCat(name, ": ", Printable({message.data(), message.size()}), "\n"));
+  PrintSentence(name, {message.data(), message.size()});
   return ExitCodeOf(status);
 }
 
@@ -101,5 +103,18 @@ int RunProgram(const std::string& name, const std::function<absl::StatusOr<int>(
 void Print(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 void PrintToStderr(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
+void PrintSentence(std::string_view name, std::string_view sentence) {
+  PrintToStderr(fmt::format("{}: {}\n", name, Printable(sentence)));
+}
+
+bool WriteAll(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = write(fd, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return false;
+    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+  }
+  return true;
+}
 
 }  // namespace octet

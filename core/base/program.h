@@ -25,6 +25,11 @@ int RunProgram(const std::string& name, const std::function<absl::StatusOr<int>(
 // makes no good run fail.
 void Print(std::string_view text);
 void PrintToStderr(std::string_view text);
+// "octet: <sentence>" on a line of its own, where `name` is "octet"; what is not printable in the sentence is escaped.
+void PrintSentence(std::string_view name, std::string_view sentence);
+
+// Writes all of it, whatever signals come meanwhile; signal handlers may call it. False: errno says why not.
+bool WriteAll(int fd, std::string_view text);
 
 }  // namespace octet
 

@@ -145,7 +145,7 @@ class Loop {
 
   void NotAsked(const absl::Status& status) {
     ++totals_.not_asked;
-    PrintToStderr(absl::StrCat("octet: ", Printable(std::string(status.message())), "\n"));
+    PrintSentence("octet", std::string(status.message()));
   }
 
   static void Note(const std::string& text) { PrintToStderr(absl::StrCat("(", text, ")\n")); }

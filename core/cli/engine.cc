@@ -130,7 +130,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const KvOptions& k
     if (flags_.strict) {
       return absl::UnimplementedError(absl::StrCat(slow, ", and --strict was given; leave --strict out to run it"));
     }
-    PrintToStderr(absl::StrCat("octet: warning: ", slow, "\n"));
+    PrintSentence("octet", "warning: " + slow);
   }
   return runner;
 }

@@ -63,14 +63,6 @@ std::string_view MappedFileAt(uint64_t address) {
   return path;
 }
 
-void WriteToStderr(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
-    if (written <= 0) return;
-    text.remove_prefix(static_cast<size_t>(written));
-  }
-}
-
 void OnFault(int, siginfo_t* info, void*) {
   if (g_answering.exchange(true)) {
     for (;;) pause();  // another thread met the same file and is about to end the process
@@ -82,9 +74,12 @@ void OnFault(int, siginfo_t* info, void*) {
     g_answering.store(false);
     return;
   }
-  WriteToStderr("octet: ");
-  WriteToStderr(path);
-  WriteToStderr(" was cut short while octet used it, or its disk could not be read; run again once it is whole\n");
+  for (const std::string_view part :
+       {std::string_view("octet: "), path,
+        std::string_view(" was cut short while octet used it, or its disk could not be read; run again once it is "
+                         "whole\n")}) {
+    WriteAll(STDERR_FILENO, part);
+  }
   _exit(kExitFailed);
 }
 

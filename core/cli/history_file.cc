@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/program.h"
 
 namespace octet {
 namespace {
@@ -87,15 +88,6 @@ absl::StatusOr<Locked> OpenLocked(const std::string& path) {
   }
 }
 
-absl::Status WriteAll(int fd, std::string_view text, const std::string& path) {
-  while (!text.empty()) {
-    const ssize_t written = write(fd, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return FileError("cannot write", path);
-    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
-  }
-  return absl::OkStatus();
-}
-
 // What libedit would put into a file: a first line that names the format, and a line per entry.
 absl::StatusOr<std::string> Encode(struct history* entries) {
   // Not open_memstream: libedit changes the mode of what it writes, which only files have.
@@ -122,7 +114,8 @@ absl::Status Replace(const std::string& link, const std::string& text) {
   std::string path = absl::StrCat(target.get(), ".XXXXXX");
   const int fd = mkstemp(path.data());  // with mode 0600
   if (fd < 0) return FileError("cannot write", path);
-  absl::Status status = WriteAll(fd, text, path);
+  absl::Status status;
+  if (!WriteAll(fd, text)) status = FileError("cannot write", path);
   if (close(fd) != 0 && status.ok()) status = FileError("cannot write", path);
   if (status.ok() && std::rename(path.c_str(), target.get()) != 0) status = FileError("cannot write", target.get());
   if (!status.ok()) unlink(path.c_str());
@@ -180,7 +173,7 @@ absl::Status HistoryFile::Append(const std::string& entry) {
     char last = '\n';
     if (pread(locked->fd(), &last, 1, file.st_size - 1) == 1 && last != '\n') *text = absl::StrCat("\n", *text);
   }
-  return WriteAll(locked->fd(), *text, path_);
+  return WriteAll(locked->fd(), *text) ? absl::OkStatus() : FileError("cannot write", path_);
 }
 
 }  // namespace octet

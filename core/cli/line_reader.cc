@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "core/base/message_text.h"
 #include "core/base/program.h"
 #include "core/cli/history_file.h"
 
@@ -55,19 +54,9 @@ constexpr char kPasteOn[] = "\033[?2004h";
 constexpr char kPasteOff[] = "\033[?2004l";
 constexpr wchar_t kPasteEnd[] = L"\033[201~";
 
-// All of it, whatever signals come meanwhile. False: the terminal is gone.
-bool WriteAll(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
-    if (written < 0 && errno != EINTR) return false;
-    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
-  }
-  return true;
-}
-
 // The editor's own stream: stdout would keep the mark of a write that Ctrl-C cut short while Ctrl-S held the terminal.
 ssize_t WriteEditor(void*, const char* text, size_t size) {
-  return WriteAll({text, size}) ? static_cast<ssize_t>(size) : 0;
+  return WriteAll(STDOUT_FILENO, {text, size}) ? static_cast<ssize_t>(size) : 0;
 }
 
 unsigned char InsertNewline(EditLine* editor, int) { return el_winsertstr(editor, L"\n") == 0 ? CC_REFRESH : CC_ERROR; }
@@ -92,10 +81,10 @@ class BracketedPaste {
     interrupt = interrupt_;
     interrupt.sa_flags &= ~SA_RESTART;
     sigaction(SIGINT, &interrupt, nullptr);
-    WriteAll(kPasteOn);
+    WriteAll(STDOUT_FILENO, kPasteOn);
   }
   ~BracketedPaste() {
-    WriteAll(kPasteOff);
+    WriteAll(STDOUT_FILENO, kPasteOff);
     for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
     sigaction(SIGINT, &interrupt_, nullptr);
   }
@@ -110,7 +99,7 @@ class BracketedPaste {
     const int error = errno;
     // A terminal that Ctrl-S holds would hold the end as well.
     struct pollfd terminal = {STDOUT_FILENO, POLLOUT, 0};
-    if (poll(&terminal, 1, 0) == 1) WriteAll(kPasteOff);
+    if (poll(&terminal, 1, 0) == 1) WriteAll(STDOUT_FILENO, kPasteOff);
     struct sigaction action = {}, ours;
     action.sa_handler = SIG_DFL;
     sigemptyset(&action.sa_mask);
@@ -122,7 +111,7 @@ class BracketedPaste {
     pthread_sigmask(SIG_UNBLOCK, &only, &before);
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     sigaction(signal, &ours, nullptr);
-    WriteAll(kPasteOn);
+    WriteAll(STDOUT_FILENO, kPasteOn);
     errno = error;
   }
 
@@ -215,8 +204,7 @@ class TerminalReader : public LineReader {
   void Warn(const absl::Status& status) {
     if (status.ok()) return;
     keep_ = false;
-    PrintToStderr(absl::StrCat("octet: warning: what you type is not kept for the next time: ",
-                               Printable(std::string(status.message())), "\n"));
+    PrintSentence("octet", absl::StrCat("warning: what you type is not kept for the next time: ", status.message()));
   }
 
   std::string prompt_;

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/message_text.h"
+#include "core/base/program.h"
 #include "nlohmann/json.hpp"
 #include "octet/convert.h"
 #include "tests/conformance/harness.h"
@@ -215,16 +216,8 @@ absl::Status JsonFile::Write(const nlohmann::json& json) {
   const std::string text = json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   if (fd_ < 0) fd_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
   struct stat info {};
-  bool good = fd_ >= 0 && fstat(fd_, &info) == 0 && (!S_ISREG(info.st_mode) || ftruncate(fd_, 0) == 0);
-  for (size_t done = 0; good && done < text.size();) {
-    const ssize_t wrote = write(fd_, text.data() + done, text.size() - done);
-    if (wrote >= 0) {
-      done += static_cast<size_t>(wrote);
-    } else {
-      good = errno == EINTR;
-    }
-  }
-  if (good) return absl::OkStatus();
+  const bool good = fd_ >= 0 && fstat(fd_, &info) == 0 && (!S_ISREG(info.st_mode) || ftruncate(fd_, 0) == 0);
+  if (good && WriteAll(fd_, text)) return absl::OkStatus();
   return absl::UnknownError(absl::StrCat("--json could not write '", path_, "' in full: ", std::strerror(errno)));
 }
 
