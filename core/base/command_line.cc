@@ -64,7 +64,7 @@ std::string AboutValues(const CLI::App& command, const std::string& what) {
   return name + " needs a value";
 }
 
-std::string Sentence(CLI::App& app, const CLI::ParseError& error, const std::string& first) {
+std::string Sentence(const CLI::App& app, const CLI::ParseError& error, const std::string& first) {
   const std::string what = error.what();
   if (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr) return what;
   const auto used = app.get_subcommands();
@@ -102,9 +102,84 @@ std::string NameOf(Range<T> range) {
                               : fmt::format("a number from {} to {}", range.min, range.max);
 }
 
+template <typename T>
+CLI::Option* AddNumberTo(CLI::App& app, const std::string& names, Range<T> range, std::function<void(T)> set,
+                         const std::string& help) {
+  const std::string name = names.substr(names.rfind(',') + 1);
+  CLI::Option* option = app.add_option(
+      names,
+      [=](const CLI::results_t& values) {
+        for (const std::string& text : values) {
+          const auto value = ParseNumber<T>(name, text, range);
+          if (!value.ok()) throw CLI::ValidationError(std::string(value.status().message()));
+          set(*value);
+        }
+        return true;
+      },
+      help);
+  return option->type_name("N");
+}
+
 }  // namespace
 
-absl::StatusOr<bool> ParseCommandLine(CLI::App& app, int argc, const char* const* argv) {
+struct CommandLine::Impl {
+  std::unique_ptr<CLI::App> program;  // of the program alone
+  CLI::App* app = nullptr;
+  std::vector<std::unique_ptr<CommandLine>> commands;
+  std::function<absl::Status()> run;
+};
+
+CommandLine::CommandLine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+CommandLine::CommandLine(const std::string& program, const std::string& help) : impl_(std::make_unique<Impl>()) {
+  impl_->program = std::make_unique<CLI::App>(help, program);
+  impl_->app = impl_->program.get();
+}
+
+CommandLine::~CommandLine() = default;
+
+void CommandLine::SetVersion(const std::string& version) { impl_->app->set_version_flag("--version", version); }
+
+void CommandLine::SetFooter(const std::string& text) { impl_->app->footer(text); }
+
+CommandLine& CommandLine::AddCommand(const std::string& name, const std::string& help) {
+  impl_->app->require_subcommand(1);
+  auto command = std::make_unique<Impl>();
+  command->app = impl_->app->add_subcommand(name, help);
+  impl_->commands.push_back(std::unique_ptr<CommandLine>(new CommandLine(std::move(command))));
+  return *impl_->commands.back();
+}
+
+void CommandLine::SetRun(std::function<absl::Status()> run) { impl_->run = std::move(run); }
+
+void CommandLine::AddText(const std::string& names, std::string* value, const std::string& help, Text kind) {
+  CLI::Option* option = impl_->app->add_option(names, *value, help);
+  if (kind == Text::kRequired) option->required();
+  if (kind == Text::kShowsDefault) option->capture_default_str();
+}
+
+void CommandLine::AddTexts(const std::string& names, std::vector<std::string>* values, const std::string& help,
+                           Texts kind) {
+  CLI::Option* option = impl_->app->add_option(names, *values, help);
+  if (kind == Texts::kOneEach) option->allow_extra_args(false);
+  if (kind == Texts::kManyRequired) option->required();
+}
+
+void CommandLine::AddFlag(const std::string& names, bool* value, const std::string& help) {
+  impl_->app->add_flag(names, *value, help);
+}
+
+bool CommandLine::Has(const std::string& name) const { return impl_->app->count(name) > 0; }
+
+absl::Status CommandLine::RunCommand() const {
+  for (const auto& command : impl_->commands) {
+    if (command->impl_->app->parsed()) return command->impl_->run();
+  }
+  return absl::FailedPreconditionError("no command was parsed");
+}
+
+absl::StatusOr<bool> CommandLine::Parse(int argc, const char* const* argv) {
+  CLI::App& app = *impl_->app;
   try {
     app.parse(Arguments(FindCommand(app, argc, argv), argc, argv));
     return true;
@@ -130,35 +205,24 @@ absl::StatusOr<T> ParseNumber(std::string_view what, std::string_view text, Rang
 }
 
 template <typename T>
-CLI::Option* AddNumber(CLI::App& app, const std::string& names, Range<T> range, std::function<void(T)> set,
-                       const std::string& help) {
-  const std::string name = names.substr(names.rfind(',') + 1);
-  CLI::Option* option = app.add_option(
-      names,
-      [=](const CLI::results_t& values) {
-        for (const std::string& text : values) {
-          const auto value = ParseNumber<T>(name, text, range);
-          if (!value.ok()) throw CLI::ValidationError(std::string(value.status().message()));
-          set(*value);
-        }
-        return true;
-      },
-      help);
-  return option->type_name("N");
+void CommandLine::AddNumber(const std::string& names, Range<T> range, std::function<void(T)> set,
+                            const std::string& help, Numbers kind) {
+  CLI::Option* option = AddNumberTo<T>(*impl_->app, names, range, std::move(set), help);
+  if (kind == Numbers::kRepeatable) option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args(false);
 }
 
 template <typename T>
-CLI::Option* AddNumber(CLI::App& app, const std::string& names, Range<T> range, T* value, const std::string& help) {
-  return AddNumber<T>(
-             app, names, range, [value](T number) { *value = number; }, help)
+void CommandLine::AddNumber(const std::string& names, Range<T> range, T* value, const std::string& help) {
+  AddNumberTo<T>(
+      *impl_->app, names, range, [value](T number) { *value = number; }, help)
       ->default_str(fmt::format("{}", *value));
 }
 
-#define OCTET_NUMBER(T)                                                                            \
-  template absl::StatusOr<T> ParseNumber(std::string_view, std::string_view, Range<T>);            \
-  template CLI::Option* AddNumber(CLI::App&, const std::string&, Range<T>, std::function<void(T)>, \
-                                  const std::string&);                                             \
-  template CLI::Option* AddNumber(CLI::App&, const std::string&, Range<T>, T*, const std::string&);
+#define OCTET_NUMBER(T)                                                                                          \
+  template absl::StatusOr<T> ParseNumber(std::string_view, std::string_view, Range<T>);                          \
+  template void CommandLine::AddNumber(const std::string&, Range<T>, std::function<void(T)>, const std::string&, \
+                                       Numbers);                                                                 \
+  template void CommandLine::AddNumber(const std::string&, Range<T>, T*, const std::string&);
 OCTET_NUMBER(int32_t)
 OCTET_NUMBER(int64_t)
 OCTET_NUMBER(uint32_t)

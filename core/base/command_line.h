@@ -1,23 +1,19 @@
-// How a program reads its command line. Shared by octet and octet-conformance; CLI11's own words reach nobody.
+// How a program reads its command line. Shared by octet and octet-conformance. CLI11 does the reading; its own words
+// reach nobody, and neither does its header, which takes longer to compile than any command.
 #ifndef OCTET_CORE_BASE_COMMAND_LINE_H_
 #define OCTET_CORE_BASE_COMMAND_LINE_H_
 
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
-
 namespace octet {
-
-// False: --help or --version, which was answered. InvalidArgument for a command line that `app` does not take.
-absl::StatusOr<bool> ParseCommandLine(CLI::App& app, int argc, const char* const* argv);
 
 // T: int32_t, int64_t, uint32_t, uint64_t or double.
 template <typename T>
@@ -32,14 +28,52 @@ struct Range {
 template <typename T>
 absl::StatusOr<T> ParseNumber(std::string_view what, std::string_view text, Range<T> range);
 
-// An option with such a value. `set` is called while the command line is parsed, for each value where the caller makes
-// the option repeatable.
-template <typename T>
-CLI::Option* AddNumber(CLI::App& app, const std::string& names, Range<T> range, std::function<void(T)> set,
-                       const std::string& help);
-// The same for a variable, whose present value --help shows as the default.
-template <typename T>
-CLI::Option* AddNumber(CLI::App& app, const std::string& names, Range<T> range, T* value, const std::string& help);
+// What a program takes, or one of its commands. Options are added under `names` such as "-p,--prompt" and write to
+// variables that outlive the parsing.
+class CommandLine {
+ public:
+  CommandLine(const std::string& program, const std::string& help);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  // The answer to --version, and the end of what --help says.
+  void SetVersion(const std::string& version);
+  void SetFooter(const std::string& text);
+
+  // A program with commands needs one of them; `run` is called by RunCommand. The program owns the command.
+  CommandLine& AddCommand(const std::string& name, const std::string& help);
+  void SetRun(std::function<absl::Status()> run);
+
+  enum class Text { kOptional, kRequired, kShowsDefault };  // the last: --help shows the variable's present value
+  void AddText(const std::string& names, std::string* value, const std::string& help, Text kind = Text::kOptional);
+  // Repeatable. kMany: one use of the option takes the arguments up to the next option, too.
+  enum class Texts { kOneEach, kMany, kManyRequired };
+  void AddTexts(const std::string& names, std::vector<std::string>* values, const std::string& help,
+                Texts kind = Texts::kOneEach);
+  void AddFlag(const std::string& names, bool* value, const std::string& help);
+  // --help shows the variable's present value as the default.
+  template <typename T>
+  void AddNumber(const std::string& names, Range<T> range, T* value, const std::string& help);
+  // `set` is called while the command line is parsed, for each value of a repeatable option.
+  enum class Numbers { kOne, kRepeatable };
+  template <typename T>
+  void AddNumber(const std::string& names, Range<T> range, std::function<void(T)> set, const std::string& help,
+                 Numbers kind = Numbers::kOne);
+
+  // False: --help or --version, which was answered. InvalidArgument for arguments that the program does not take.
+  absl::StatusOr<bool> Parse(int argc, const char* const* argv);
+  // After parsing: whether the option was given, by one of its names.
+  bool Has(const std::string& name) const;
+  // After parsing: the status of the command that was named.
+  absl::Status RunCommand() const;
+
+ private:
+  struct Impl;
+  explicit CommandLine(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
 
 }  // namespace octet
 

@@ -1,5 +1,4 @@
 // octet info: which backends were found, refused or unavailable and why, and what a model needs on each device.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -7,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/command_line.h"
 #include "core/base/message_text.h"
 #include "core/base/program.h"
 #include "core/cli/commands.h"
@@ -187,19 +187,17 @@ absl::Status Info(const InfoFlags& flags) {
 
 }  // namespace
 
-void AddInfo(CLI::App& app, Command& chosen) {
+void AddInfo(CommandLine& program) {
   auto flags = std::make_shared<InfoFlags>();
-  CLI::App* command = app.add_subcommand("info", "backends and devices found here, and what a model needs");
-  CLI::Option* model =
-      command->add_option("-m,--model", flags->model, "model file (GGUF): its shape and its KV bytes per token");
-  flags->device.AddTo(*command);
-  CLI::Option* device = command->get_option("--device");
-  command->add_flag("--backends", flags->backends, "the backends only");
-  command->add_flag("--json", flags->json, "one JSON document on stdout");
-  command->callback([flags, model, device, &chosen] {
-    flags->has_model = model->count() > 0;
-    flags->has_device = device->count() > 0;
-    chosen = [flags] { return Info(*flags); };
+  CommandLine& command = program.AddCommand("info", "backends and devices found here, and what a model needs");
+  command.AddText("-m,--model", &flags->model, "model file (GGUF): its shape and its KV bytes per token");
+  flags->device.AddTo(command);
+  command.AddFlag("--backends", &flags->backends, "the backends only");
+  command.AddFlag("--json", &flags->json, "one JSON document on stdout");
+  command.SetRun([flags, &command] {
+    flags->has_model = command.Has("--model");
+    flags->has_device = command.Has("--device");
+    return Info(*flags);
   });
 }
 

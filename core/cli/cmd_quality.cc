@@ -1,6 +1,5 @@
 // octet quality: what a quantized KV cache costs on this model and text. Every cache sees the same tokens through the
 // same weights, and its predictions are compared with those of a reference cache position by position.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -352,28 +351,29 @@ absl::Status Quality(const QualityFlags& flags) {
 
 }  // namespace
 
-void AddQuality(CLI::App& app, Command& chosen) {
+void AddQuality(CommandLine& program) {
   auto flags = std::make_shared<QualityFlags>();
-  CLI::App* command = app.add_subcommand("quality", "what a quantized KV cache costs on this model and text");
-  flags->model.AddTo(*command, kChunk);
-  command->add_option("-f,--file", flags->files, "text to measure on; - is standard input")->required();
-  command->add_option("--caches", flags->caches, "caches to compare, e.g. int8,int8:plain,bf16")->capture_default_str();
-  command->add_option("--against", flags->against, "the reference cache")->capture_default_str();
+  CommandLine& command = program.AddCommand("quality", "what a quantized KV cache costs on this model and text");
+  flags->model.AddTo(command, kChunk);
+  command.AddTexts("-f,--file", &flags->files, "text to measure on; - is standard input",
+                   CommandLine::Texts::kManyRequired);
+  command.AddText("--caches", &flags->caches, "caches to compare, e.g. int8,int8:plain,bf16",
+                  CommandLine::Text::kShowsDefault);
+  command.AddText("--against", &flags->against, "the reference cache", CommandLine::Text::kShowsDefault);
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  AddNumber<int64_t>(*command, "--tokens", {2, kMost}, &flags->tokens,
-                     "tokens of the text to use, counting a BOS per window where the model wants one");
-  CLI::Option* window =
-      AddNumber<int64_t>(*command, "--window", {2, kMost}, &flags->window, "tokens of one context at most");
-  AddNumber<double>(
-      *command, "--max-kl", {.min = 0}, [flags](double limit) { flags->max_kl = limit; },
+  command.AddNumber<int64_t>("--tokens", {2, kMost}, &flags->tokens,
+                             "tokens of the text to use, counting a BOS per window where the model wants one");
+  command.AddNumber<int64_t>("--window", {2, kMost}, &flags->window, "tokens of one context at most");
+  command.AddNumber<double>(
+      "--max-kl", {.min = 0}, [flags](double limit) { flags->max_kl = limit; },
       "fail when the first cache's mean KL is above this");
-  AddNumber<double>(
-      *command, "--min-top1", {0, 1}, [flags](double limit) { flags->min_top1 = limit; },
+  command.AddNumber<double>(
+      "--min-top1", {0, 1}, [flags](double limit) { flags->min_top1 = limit; },
       "fail when the first cache's top-1 agreement is below this");
-  command->add_flag("--json", flags->json, "one JSON document on stdout");
-  command->callback([flags, window, &chosen] {
-    flags->has_window = window->count() > 0;
-    chosen = [flags] { return Quality(*flags); };
+  command.AddFlag("--json", &flags->json, "one JSON document on stdout");
+  command.SetRun([flags, &command] {
+    flags->has_window = command.Has("--window");
+    return Quality(*flags);
   });
 }
 

@@ -1,5 +1,4 @@
 // octet run: generates text from a prompt, streamed as it comes, or holds a conversation.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -282,55 +281,50 @@ absl::Status Run(RunFlags& flags) {
 
 }  // namespace
 
-void AddRun(CLI::App& app, Command& chosen) {
+void AddRun(CommandLine& program) {
   auto flags = std::make_shared<RunFlags>();
-  CLI::App* command = app.add_subcommand("run", "generate text from a prompt");
-  flags->model.AddTo(*command, kStepTokens);
-  flags->model.AddCacheTo(*command);
+  CommandLine& command = program.AddCommand("run", "generate text from a prompt");
+  flags->model.AddTo(command, kStepTokens);
+  flags->model.AddCacheTo(command);
   GenerateOptions& g = flags->generate;
-  CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the prompt");
-  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the prompt; - is standard input");
-  command->add_flag("--chat", flags->chat,
-                    "a conversation: messages from stdin, with line editing on a terminal; room for 8192 tokens and "
-                    "answers of 1024 unless --max-model-len and -n say otherwise");
-  command->add_flag("--apply-chat-template", flags->apply_chat_template,
-                    "the prompt is a user's message, put into the model's chat template");
-  CLI::Option* system = command->add_option("--system", flags->system, "system message of the chat template");
-  command->add_option("--tools", flags->tools, "JSON file with the tools (OpenAI form) that the chat template lists");
-  command->add_flag("--no-special", flags->no_special, "special tokens in the prompt are plain text");
-  CLI::Option* max_new =
-      AddNumber<int64_t>(*command, "-n,--max-new-tokens", {.min = 1}, &g.max_new_tokens, "tokens to generate at most");
-  AddNumber<double>(*command, "--temperature", {.min = 0}, &g.sampling.temperature, "0: always the likeliest token");
-  AddNumber<int64_t>(*command, "--top-k", {.min = 0}, &g.sampling.top_k, "draw from the k likeliest tokens; 0: all");
-  AddNumber<double>(*command, "--top-p", {0, 1, true}, &g.sampling.top_p,
-                    "draw from the likeliest tokens of this total probability");
-  AddNumber<double>(*command, "--min-p", {0, 1}, &g.sampling.min_p,
-                    "draw from tokens of this share of the likeliest one's probability");
-  AddNumber<double>(*command, "--repetition-penalty", {.min = 0, .above_min = true}, &g.sampling.repetition_penalty,
-                    "weakens tokens that stand in the text; 1: off");
-  AddNumber<double>(*command, "--presence-penalty", {-2, 2}, &g.sampling.presence_penalty,
-                    "weakens tokens that the answer has already");
-  AddNumber<double>(*command, "--frequency-penalty", {-2, 2}, &g.sampling.frequency_penalty,
-                    "the same for every time that the answer has them");
-  command->add_option("--logit-bias", flags->logit_bias, "TOKEN_ID=BIAS,... : -100 (never) to 100 (repeatable)")
-      ->allow_extra_args(false);
-  AddNumber<uint64_t>(*command, "--seed", {}, &g.sampling.seed, "same seed, same text");
-  command->add_option("--stop", g.stop, "end before this text (repeatable)")->allow_extra_args(false);
-  AddNumber<int32_t>(
-      *command, "--stop-token-id", {.min = 0}, [&g](int32_t id) { g.stop_token_ids.push_back(id); },
-      "end at this token (repeatable)")
-      ->expected(1, CLI::detail::expected_max_vector_size)
-      ->allow_extra_args(false);
-  command->add_flag("--ignore-eos", g.ignore_eos, "go on past the model's end tokens");
-  AddNumber<int32_t>(*command, "--logprobs", {0, 1000}, &g.logprobs,
-                     "with --json: this many likeliest tokens per step");
-  command->add_flag("--json", flags->json, "one JSON document on stdout instead of the text");
-  command->callback([flags, prompt, file, system, max_new, &chosen] {
-    flags->has_prompt = prompt->count() > 0;
-    flags->has_file = file->count() > 0;
-    flags->has_system = system->count() > 0;
-    flags->has_max_new_tokens = max_new->count() > 0;
-    chosen = [flags] { return Run(*flags); };
+  command.AddText("-p,--prompt", &flags->prompt, "the prompt");
+  command.AddText("-f,--file", &flags->file, "file with the prompt; - is standard input");
+  command.AddFlag("--chat", &flags->chat,
+                  "a conversation: messages from stdin, with line editing on a terminal; room for 8192 tokens and "
+                  "answers of 1024 unless --max-model-len and -n say otherwise");
+  command.AddFlag("--apply-chat-template", &flags->apply_chat_template,
+                  "the prompt is a user's message, put into the model's chat template");
+  command.AddText("--system", &flags->system, "system message of the chat template");
+  command.AddText("--tools", &flags->tools, "JSON file with the tools (OpenAI form) that the chat template lists");
+  command.AddFlag("--no-special", &flags->no_special, "special tokens in the prompt are plain text");
+  command.AddNumber<int64_t>("-n,--max-new-tokens", {.min = 1}, &g.max_new_tokens, "tokens to generate at most");
+  command.AddNumber<double>("--temperature", {.min = 0}, &g.sampling.temperature, "0: always the likeliest token");
+  command.AddNumber<int64_t>("--top-k", {.min = 0}, &g.sampling.top_k, "draw from the k likeliest tokens; 0: all");
+  command.AddNumber<double>("--top-p", {0, 1, true}, &g.sampling.top_p,
+                            "draw from the likeliest tokens of this total probability");
+  command.AddNumber<double>("--min-p", {0, 1}, &g.sampling.min_p,
+                            "draw from tokens of this share of the likeliest one's probability");
+  command.AddNumber<double>("--repetition-penalty", {.min = 0, .above_min = true}, &g.sampling.repetition_penalty,
+                            "weakens tokens that stand in the text; 1: off");
+  command.AddNumber<double>("--presence-penalty", {-2, 2}, &g.sampling.presence_penalty,
+                            "weakens tokens that the answer has already");
+  command.AddNumber<double>("--frequency-penalty", {-2, 2}, &g.sampling.frequency_penalty,
+                            "the same for every time that the answer has them");
+  command.AddTexts("--logit-bias", &flags->logit_bias, "TOKEN_ID=BIAS,... : -100 (never) to 100 (repeatable)");
+  command.AddNumber<uint64_t>("--seed", {}, &g.sampling.seed, "same seed, same text");
+  command.AddTexts("--stop", &g.stop, "end before this text (repeatable)");
+  command.AddNumber<int32_t>(
+      "--stop-token-id", {.min = 0}, [&g](int32_t id) { g.stop_token_ids.push_back(id); },
+      "end at this token (repeatable)", CommandLine::Numbers::kRepeatable);
+  command.AddFlag("--ignore-eos", &g.ignore_eos, "go on past the model's end tokens");
+  command.AddNumber<int32_t>("--logprobs", {0, 1000}, &g.logprobs, "with --json: this many likeliest tokens per step");
+  command.AddFlag("--json", &flags->json, "one JSON document on stdout instead of the text");
+  command.SetRun([flags, &command] {
+    flags->has_prompt = command.Has("--prompt");
+    flags->has_file = command.Has("--file");
+    flags->has_system = command.Has("--system");
+    flags->has_max_new_tokens = command.Has("--max-new-tokens");
+    return Run(*flags);
   });
 }
 

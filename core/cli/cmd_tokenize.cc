@@ -1,5 +1,4 @@
 // octet tokenize: text to token ids and back.
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -85,21 +84,21 @@ absl::Status Tokenize(const TokenizeFlags& flags) {
 
 }  // namespace
 
-void AddTokenize(CLI::App& app, Command& chosen) {
+void AddTokenize(CommandLine& program) {
   auto flags = std::make_shared<TokenizeFlags>();
-  CLI::App* command = app.add_subcommand("tokenize", "text to token ids, or back with --decode");
-  command->add_option("-m,--model", flags->model, "model file (GGUF)")->required();
-  CLI::Option* prompt = command->add_option("-p,--prompt", flags->prompt, "the text");
-  CLI::Option* file = command->add_option("-f,--file", flags->file, "file with the text; - is standard input");
-  CLI::Option* decode = command->add_option("--decode", flags->decode, "token ids, separated by commas");
-  command->add_flag("--no-special", flags->no_special, "special tokens in the text are plain text");
-  command->add_flag("--add-special", flags->add_special, "add BOS and EOS where the model wants them");
-  command->add_flag("--json", flags->json, "one JSON document on stdout");
-  command->callback([flags, prompt, file, decode, &chosen] {
-    flags->has_prompt = prompt->count() > 0;
-    flags->has_file = file->count() > 0;
-    flags->has_decode = decode->count() > 0;
-    chosen = [flags] { return Tokenize(*flags); };
+  CommandLine& command = program.AddCommand("tokenize", "text to token ids, or back with --decode");
+  command.AddText("-m,--model", &flags->model, "model file (GGUF)", CommandLine::Text::kRequired);
+  command.AddText("-p,--prompt", &flags->prompt, "the text");
+  command.AddText("-f,--file", &flags->file, "file with the text; - is standard input");
+  command.AddText("--decode", &flags->decode, "token ids, separated by commas");
+  command.AddFlag("--no-special", &flags->no_special, "special tokens in the text are plain text");
+  command.AddFlag("--add-special", &flags->add_special, "add BOS and EOS where the model wants them");
+  command.AddFlag("--json", &flags->json, "one JSON document on stdout");
+  command.SetRun([flags, &command] {
+    flags->has_prompt = command.Has("--prompt");
+    flags->has_file = command.Has("--file");
+    flags->has_decode = command.Has("--decode");
+    return Tokenize(*flags);
   });
 }
 

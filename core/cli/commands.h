@@ -1,24 +1,16 @@
-// The subcommands of octet. Each Add... puts one on the command line; the function it sets runs after parsing and
-// returns the status that RunProgram turns into the exit code.
+// The commands of octet. Each Add... puts one on the command line, with the function that RunCommand calls; its status
+// is what RunProgram turns into the exit code.
 #ifndef OCTET_CORE_CLI_COMMANDS_H_
 #define OCTET_CORE_CLI_COMMANDS_H_
 
-#include <functional>
-
-#include "absl/status/status.h"
-
-namespace CLI {
-class App;
-}
-
 namespace octet {
 
-using Command = std::function<absl::Status()>;
+class CommandLine;
 
-void AddRun(CLI::App& app, Command& chosen);
-void AddInfo(CLI::App& app, Command& chosen);
-void AddTokenize(CLI::App& app, Command& chosen);
-void AddQuality(CLI::App& app, Command& chosen);
+void AddRun(CommandLine& program);
+void AddInfo(CommandLine& program);
+void AddTokenize(CommandLine& program);
+void AddQuality(CommandLine& program);
 
 }  // namespace octet
 

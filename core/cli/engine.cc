@@ -1,6 +1,5 @@
 #include "core/cli/engine.h"
 
-#include <CLI/CLI.hpp>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -28,33 +27,32 @@ absl::Status CheckFlags(const ModelFlags& flags) {
 
 }  // namespace
 
-void DeviceFlags::AddTo(CLI::App& app) {
-  app.add_option("--device", device, "auto, cpu, cuda, cuda:1, or any backend's name")->capture_default_str();
-  app.add_option("--backend-path", backend_paths, "extra backend library, or folder of them (repeatable)")
-      ->allow_extra_args(false);
-  AddNumber<int32_t>(app, "--threads", {0, 1024}, &threads, "CPU threads; 0: one per available CPU");
+void DeviceFlags::AddTo(CommandLine& line) {
+  line.AddText("--device", &device, "auto, cpu, cuda, cuda:1, or any backend's name", CommandLine::Text::kShowsDefault);
+  line.AddTexts("--backend-path", &backend_paths, "extra backend library, or folder of them (repeatable)");
+  line.AddNumber<int32_t>("--threads", {0, 1024}, &threads, "CPU threads; 0: one per available CPU");
 }
 
-void ModelFlags::AddTo(CLI::App& app, int32_t max_step_tokens) {
-  app.add_option("-m,--model", model, "model file (GGUF)")->required();
-  device.AddTo(app);
-  app.add_option("--kv-scales", kv_scales, "dynamic: one scale per token and head, no calibration")
-      ->capture_default_str();
-  app.add_option("--compute", compute, "fast, or exact: float activations and accumulation everywhere")
-      ->capture_default_str();
-  app.add_flag("--strict", strict, "an error instead of a warning where the device has no native kernel");
-  AddNumber<int32_t>(app, "--block-size", {1, 4096}, &block_size, "tokens per KV cache page");
-  AddNumber<int32_t>(app, "--max-num-seqs", {1, max_step_tokens}, &max_num_seqs,
-                     "sequences that the KV cache has room for");
+void ModelFlags::AddTo(CommandLine& line, int32_t max_step_tokens) {
+  line.AddText("-m,--model", &model, "model file (GGUF)", CommandLine::Text::kRequired);
+  device.AddTo(line);
+  line.AddText("--kv-scales", &kv_scales, "dynamic: one scale per token and head, no calibration",
+               CommandLine::Text::kShowsDefault);
+  line.AddText("--compute", &compute, "fast, or exact: float activations and accumulation everywhere",
+               CommandLine::Text::kShowsDefault);
+  line.AddFlag("--strict", &strict, "an error instead of a warning where the device has no native kernel");
+  line.AddNumber<int32_t>("--block-size", {1, 4096}, &block_size, "tokens per KV cache page");
+  line.AddNumber<int32_t>("--max-num-seqs", {1, max_step_tokens}, &max_num_seqs,
+                          "sequences that the KV cache has room for");
 }
 
-void ModelFlags::AddCacheTo(CLI::App& app) {
-  app.add_option("--kv-cache-dtype", kv_cache_dtype, "auto (bf16 for a GGUF model), f32, f16, bf16 or int8")
-      ->capture_default_str();
-  app.add_option("--kv-int8-recipe", kv_int8_recipe, "how K and V become INT8: default, rotation, plain or group32")
-      ->capture_default_str();
-  AddNumber<int64_t>(
-      app, "--max-model-len", {1, std::numeric_limits<int32_t>::max()}, [this](int64_t n) { max_model_len = n; },
+void ModelFlags::AddCacheTo(CommandLine& line) {
+  line.AddText("--kv-cache-dtype", &kv_cache_dtype, "auto (bf16 for a GGUF model), f32, f16, bf16 or int8",
+               CommandLine::Text::kShowsDefault);
+  line.AddText("--kv-int8-recipe", &kv_int8_recipe, "how K and V become INT8: default, rotation, plain or group32",
+               CommandLine::Text::kShowsDefault);
+  line.AddNumber<int64_t>(
+      "--max-model-len", {1, std::numeric_limits<int32_t>::max()}, [this](int64_t n) { max_model_len = n; },
       "tokens of one sequence that the KV cache has room for; without it, what the request needs");
 }
 

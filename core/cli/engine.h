@@ -17,18 +17,16 @@
 #include "core/model/runner.h"
 #include "core/text/tokenizer.h"
 
-namespace CLI {
-class App;
-}
-
 namespace octet {
+
+class CommandLine;
 
 struct DeviceFlags {
   std::string device = "auto";
   std::vector<std::string> backend_paths;
   int32_t threads = 0;  // 0: one per available CPU
 
-  void AddTo(CLI::App& app);
+  void AddTo(CommandLine& line);
 };
 
 struct ModelFlags {
@@ -43,8 +41,8 @@ struct ModelFlags {
   int32_t block_size = 64;
   int32_t max_num_seqs = 1;
 
-  void AddTo(CLI::App& app, int32_t max_step_tokens);  // all but the next; a step has a token of each sequence
-  void AddCacheTo(CLI::App& app);                      // the dtype, recipe and length of a command's one cache
+  void AddTo(CommandLine& line, int32_t max_step_tokens);  // all but the next; a step has a token of each sequence
+  void AddCacheTo(CommandLine& line);                      // the dtype, recipe and length of a command's one cache
 };
 
 // Owns everything; members end in reverse order. Open loads nothing onto the device: commands first check the request

@@ -1,5 +1,4 @@
 // octet: language models with an INT8 KV cache, on any backend that can be loaded.
-#include <CLI/CLI.hpp>
 #include <string>
 
 #include "core/base/command_line.h"
@@ -10,25 +9,23 @@
 namespace {
 
 absl::StatusOr<int> Octet(int argc, char** argv) {
-  CLI::App app("Runs language models whose KV cache is INT8 end to end.", "octet");
-  app.set_version_flag("--version", std::string("octet ") + OCTET_VERSION);
-  app.require_subcommand(1);
-  app.footer(
+  octet::CommandLine program("octet", "Runs language models whose KV cache is INT8 end to end.");
+  program.SetVersion(std::string("octet ") + OCTET_VERSION);
+  program.SetFooter(
       "Exit codes:\n"
       "  0    done\n"
       "  1    anything else: the device, the machine or the output failed, or a limit of quality does not hold\n"
       "  2    the command line, a message or a file is wrong\n"
       "  3    not supported, or not available here\n"
       "  130  ended by Ctrl-C (SIGINT); 141: by the reader of stdout going away (SIGPIPE); 143: by SIGTERM\n");
-  octet::Command chosen;
-  octet::AddRun(app, chosen);
-  octet::AddInfo(app, chosen);
-  octet::AddTokenize(app, chosen);
-  octet::AddQuality(app, chosen);
-  const auto parsed = octet::ParseCommandLine(app, argc, argv);
+  octet::AddRun(program);
+  octet::AddInfo(program);
+  octet::AddTokenize(program);
+  octet::AddQuality(program);
+  const auto parsed = program.Parse(argc, argv);
   if (!parsed.ok()) return parsed.status();
   if (!*parsed) return octet::kExitDone;
-  if (absl::Status status = chosen(); !status.ok()) return status;
+  if (absl::Status status = program.RunCommand(); !status.ok()) return status;
   return octet::kExitDone;
 }
 

@@ -213,7 +213,7 @@ void AddAllCases() {
 }
 
 // Options that the mode would not look at.
-absl::Status CheckMode(const CLI::App& app, const Options& options) {
+absl::Status CheckMode(const CommandLine& line, const Options& options) {
   const std::string& mode = options.mode;
   if (mode != "test" && mode != "support" && mode != "perf" && mode != "stress") {
     return absl::InvalidArgumentError("--mode is '" + mode + "'; use test, support, perf or stress");
@@ -223,21 +223,21 @@ absl::Status CheckMode(const CLI::App& app, const Options& options) {
       {"--expect", "test"}, {"--no-unsupported", "test stress"}, {"--list", "test stress"},
   };
   for (const auto& [option, modes] : uses) {
-    if (app.count(option) == 0 || std::string(modes).find(mode) != std::string::npos) continue;
+    if (!line.Has(option) || std::string(modes).find(mode) != std::string::npos) continue;
     return absl::InvalidArgumentError(std::string(option) + " has no use in --mode " + mode +
                                       "; leave it out, or use " + "--mode " +
                                       std::string(modes, std::strcspn(modes, " ")));
   }
-  if (app.count("--expect") > 0 && options.expect.empty()) {
+  if (line.Has("--expect") && options.expect.empty()) {
     return absl::InvalidArgumentError("--expect is ''; give the path of a file");
   }
   for (const char* option : {"--backend", "--device", "--options", "--profile", "--expect", "--json", "--threads",
                              "--verbose", "--no-unsupported"}) {
-    if (!options.list || app.count(option) == 0) continue;
+    if (!options.list || !line.Has(option)) continue;
     return absl::InvalidArgumentError("--list names the cases of every backend and runs none; leave out " +
                                       std::string(option));
   }
-  if (options.profiles.empty() || app.count("--filter") == 0) return absl::OkStatus();
+  if (options.profiles.empty() || !line.Has("--filter")) return absl::OkStatus();
   return absl::InvalidArgumentError("--profile demands cases that --filter may leave out; give one of them");
 }
 
@@ -256,46 +256,46 @@ void ForgetGoogleTestEnvironment() {
 }
 
 absl::StatusOr<int> Main(int argc, char** argv) {
-  CLI::App app("Checks a backend library against octet's contract", "octet-conformance");
+  CommandLine line("octet-conformance", "Checks a backend library against octet's contract");
   Options options;
-  app.add_option("--backend", options.backend, "The library: liboctet_backend_<name>.so");
-  AddNumber<uint32_t>(app, "--device", {}, &options.device, "Index of the device");
-  app.add_option("--options", options.device_options, "Handed to the backend's open: key=value,key=value");
-  app.add_option("--mode", options.mode,
-                 "test: every case; support: what the backend says it has; perf: how fast; stress: random cases")
-      ->capture_default_str();
-  app.add_option("--filter", options.filter,
-                 "Cases to run: globs with * and ?, several joined by ':', '-' before those to leave out; "
-                 "for perf one glob")
-      ->capture_default_str();
-  app.add_option("--profile", options.profiles,
-                 "Also demand that the cases of this list pass: decode-int8, attention-only, full-model, or a file");
-  app.add_option("--expect", options.expect,
-                 "A file of cases that do not pass, under [never] and [not yet], with reasons");
-  app.add_option("--json", options.json, "Write the results to this file too");
-  AddNumber<double>(
-      app, "--seconds", {0, 1e6}, [&options](double seconds) { options.seconds = seconds; },
+  line.AddText("--backend", &options.backend, "The library: liboctet_backend_<name>.so");
+  line.AddNumber<uint32_t>("--device", {}, &options.device, "Index of the device");
+  line.AddText("--options", &options.device_options, "Handed to the backend's open: key=value,key=value");
+  line.AddText("--mode", &options.mode,
+               "test: every case; support: what the backend says it has; perf: how fast; stress: random cases",
+               CommandLine::Text::kShowsDefault);
+  line.AddText("--filter", &options.filter,
+               "Cases to run: globs with * and ?, several joined by ':', '-' before those to leave out; "
+               "for perf one glob",
+               CommandLine::Text::kShowsDefault);
+  line.AddTexts("--profile", &options.profiles,
+                "Also demand that the cases of this list pass: decode-int8, attention-only, full-model, or a file",
+                CommandLine::Texts::kMany);
+  line.AddText("--expect", &options.expect,
+               "A file of cases that do not pass, under [never] and [not yet], with reasons");
+  line.AddText("--json", &options.json, "Write the results to this file too");
+  line.AddNumber<double>(
+      "--seconds", {0, 1e6}, [&options](double seconds) { options.seconds = seconds; },
       "stress: how long (10); perf: per case (0.2)");
-  AddNumber<uint64_t>(
-      app, "--seed", {}, [&options](uint64_t seed) { options.seed = seed; },
-      "stress: the first seed; random unless given");
-  AddNumber<int32_t>(app, "--threads", {0, 1024}, &options.threads,
-                     "Threads lent to the backend; 0: one per core, 1: no parallel loop is lent");
-  app.set_version_flag("--version", std::string("octet-conformance ") + OCTET_KIT_VERSION);
-  app.add_flag("--list", options.list, "Print the names of the cases and stop");
-  app.add_flag("--verbose", options.verbose, "Also print each case that passes or is unsupported");
-  app.add_flag("--no-unsupported", options.no_unsupported, "Exit with 1 where a case is unsupported, too");
-  const auto parsed = ParseCommandLine(app, argc, argv);
+  line.AddNumber<uint64_t>(
+      "--seed", {}, [&options](uint64_t seed) { options.seed = seed; }, "stress: the first seed; random unless given");
+  line.AddNumber<int32_t>("--threads", {0, 1024}, &options.threads,
+                          "Threads lent to the backend; 0: one per core, 1: no parallel loop is lent");
+  line.SetVersion(std::string("octet-conformance ") + OCTET_KIT_VERSION);
+  line.AddFlag("--list", &options.list, "Print the names of the cases and stop");
+  line.AddFlag("--verbose", &options.verbose, "Also print each case that passes or is unsupported");
+  line.AddFlag("--no-unsupported", &options.no_unsupported, "Exit with 1 where a case is unsupported, too");
+  const auto parsed = line.Parse(argc, argv);
   if (!parsed.ok()) return parsed.status();
   if (!*parsed) return kExitDone;
-  if (absl::Status status = CheckMode(app, options); !status.ok()) return status;
+  if (absl::Status status = CheckMode(line, options); !status.ok()) return status;
 
   ForgetGoogleTestEnvironment();
   int gtest_argc = 1;
   testing::InitGoogleTest(&gtest_argc, argv);
   testing::GTEST_FLAG(filter) = options.filter;
   if (options.mode == "stress") {
-    if (app.count("--seed") == 0) options.seed = std::random_device{}();
+    if (!line.Has("--seed")) options.seed = std::random_device{}();
     AddStressCase(options.seed, options.seconds < 0 ? 10 : options.seconds);
   } else {
     AddAllCases();
@@ -322,7 +322,7 @@ absl::StatusOr<int> Main(int argc, char** argv) {
     return absl::InvalidArgumentError(status.message());
   }
   std::unique_ptr<JsonFile> json;
-  if (app.count("--json") > 0) {
+  if (line.Has("--json")) {
     auto opened = JsonFile::Open(options.json, FilesRead(options));
     if (!opened.ok()) return opened.status();
     json = *std::move(opened);

@@ -49,7 +49,7 @@ struct MeanSquare {
 
 class SceneChecker {
  public:
-  SceneChecker(const Scene& scene, const std::vector<Piece>& pieces) : scene_(scene), c_(scene.case_), pieces_(pieces) {
+  SceneChecker(const Scene& scene, const std::vector<Piece>& pieces) : scene_(scene), c_(scene.case_) {
     for (const Piece& piece : pieces) AddPiece(piece);
   }
 
@@ -273,7 +273,6 @@ class SceneChecker {
 
   const Scene& scene_;
   const AttentionCase& c_;
-  const std::vector<Piece>& pieces_;
   std::vector<RowBound> rows_;
   std::vector<double> truth_, exact_;
 };

@@ -7,6 +7,9 @@
 
 namespace octet {
 
+// False where the program's operators cannot be replaced: nothing is counted, and none fails.
+bool CountsAllocations();
+
 // Calls of operator new on this thread so far.
 int64_t AllocationsOfThisThread();
 

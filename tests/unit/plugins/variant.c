@@ -23,6 +23,13 @@ int octet_test_use(void) { return octet_test_driver(); }
 #endif
 
 #if !defined(VARIANT_SANITIZER)
+#if defined(__has_feature) /* clang; gcc defines the names itself */
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__ 1
+#elif __has_feature(thread_sanitizer)
+#define __SANITIZE_THREAD__ 1
+#endif
+#endif
 #if defined(__SANITIZE_ADDRESS__)
 #define VARIANT_SANITIZER "address"
 #elif defined(__SANITIZE_THREAD__)
