@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "core/base/command_line.h"
 #include "core/base/message_text.h"
 #include "core/base/program.h"
 #include "core/base/text_file.h"
+#include "core/cli/cache_list.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
 #include "core/cli/progress.h"
@@ -38,35 +38,15 @@ struct QualityFlags {
   bool has_window = false, json = false;
 };
 
-// One cache that is compared: "int8:plain" is a dtype and a recipe.
+// One cache that is compared.
 struct Subject {
   std::string name;
-  KvOptions kv;
   std::unique_ptr<Runner> runner;
   std::unique_ptr<PageTable> pages;
   std::vector<double> kl;  // nats per scored position
   int64_t top1_equal = 0;
   double nll = 0;  // of the text's own next tokens
 };
-
-absl::StatusOr<KvOptions> ParseCache(const std::string& name, const KvOptions& base) {
-  const std::vector<std::string> parts = absl::StrSplit(name, ':');
-  KvOptions kv = base;
-  auto dtype = ParseKvDType(parts[0], DType::kBF16);
-  if (!dtype.ok()) return dtype.status();
-  kv.dtype = *dtype;
-  kv.recipe = Int8Recipe::kDefault;
-  if (parts.size() > 2 || (parts.size() == 2 && kv.dtype != DType::kI8)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", name, "' is no cache; write a dtype such as bf16, or int8 with a recipe such as int8:plain"));
-  }
-  if (parts.size() == 2) {
-    auto recipe = ParseInt8Recipe(parts[1]);
-    if (!recipe.ok()) return recipe.status();
-    kv.recipe = *recipe;
-  }
-  return kv;
-}
 
 // Log of the softmax denominator, and where the largest logit is.
 struct Row {
@@ -230,24 +210,12 @@ Summary Summarize(const Subject& subject) {
   return s;
 }
 
-absl::Status CheckCaches(const std::string& caches) {
-  std::vector<KvOptions> seen;
-  for (const std::string& name : std::vector<std::string>(absl::StrSplit(caches, ','))) {
-    auto kv = ParseCache(name, {});
-    if (!kv.ok()) return kv.status();
-    for (const KvOptions& other : seen) {
-      if (other.dtype == kv->dtype && other.recipe == kv->recipe) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--caches is '", caches, "', which has the cache '", name, "' twice; name it once"));
-      }
-    }
-    seen.push_back(*kv);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Quality(const QualityFlags& flags) {
-  if (auto status = CheckCaches(flags.caches); !status.ok()) return status;
+  auto caches = ParseCaches("--caches", flags.caches, flags.model.block_size);
+  if (!caches.ok()) return caches.status();
+  auto against = ParseCache(flags.against, flags.model.block_size);
+  if (!against.ok()) return against.status();
+  caches->insert(caches->begin(), *std::move(against));
   if (flags.has_window && flags.window > flags.tokens) {
     return absl::InvalidArgumentError(absl::StrCat("--window is ", flags.window, " and --tokens is ", flags.tokens,
                                                    "; use a window of no more tokens than are measured"));
@@ -276,17 +244,12 @@ absl::Status Quality(const QualityFlags& flags) {
   if (!ids.ok()) return ids.status();
 
   std::vector<Subject> subjects;
-  std::vector<std::string> names = absl::StrSplit(flags.caches, ',');
-  names.insert(names.begin(), flags.against);
   std::vector<Runner*> runners;
-  for (const std::string& name : names) {
-    auto kv = ParseCache(name, engine.kv_options());
-    if (!kv.ok()) return kv.status();
-    auto runner = engine.PrepareRunner(*kv, window, step_tokens);
+  for (const NamedCache& cache : *caches) {
+    auto runner = engine.PrepareRunner(cache.kv, window, step_tokens);
     if (!runner.ok()) return runner.status();
     Subject subject;
-    subject.name = name;
-    subject.kv = *kv;
+    subject.name = cache.name;
     subject.runner = *std::move(runner);
     runners.push_back(subject.runner.get());
     subjects.push_back(std::move(subject));
@@ -354,7 +317,7 @@ absl::Status Quality(const QualityFlags& flags) {
 void AddQuality(CommandLine& program) {
   auto flags = std::make_shared<QualityFlags>();
   CommandLine& command = program.AddCommand("quality", "what a quantized KV cache costs on this model and text");
-  flags->model.AddTo(command, kChunk);
+  flags->model.AddTo(command);
   command.AddTexts("-f,--file", &flags->files, "text to measure on; - is standard input",
                    CommandLine::Texts::kManyRequired);
   command.AddText("--caches", &flags->caches, "caches to compare, e.g. int8,int8:plain,bf16",

@@ -284,8 +284,8 @@ absl::Status Run(RunFlags& flags) {
 void AddRun(CommandLine& program) {
   auto flags = std::make_shared<RunFlags>();
   CommandLine& command = program.AddCommand("run", "generate text from a prompt");
-  flags->model.AddTo(command, kStepTokens);
-  flags->model.AddCacheTo(command);
+  flags->model.AddTo(command);
+  flags->model.AddCacheTo(command, kStepTokens);
   GenerateOptions& g = flags->generate;
   command.AddText("-p,--prompt", &flags->prompt, "the prompt");
   command.AddText("-f,--file", &flags->file, "file with the prompt; - is standard input");

@@ -7,6 +7,7 @@ namespace octet {
 
 class CommandLine;
 
+void AddBench(CommandLine& program);
 void AddRun(CommandLine& program);
 void AddInfo(CommandLine& program);
 void AddTokenize(CommandLine& program);

@@ -33,7 +33,7 @@ void DeviceFlags::AddTo(CommandLine& line) {
   line.AddNumber<int32_t>("--threads", {0, 1024}, &threads, "CPU threads; 0: one per available CPU");
 }
 
-void ModelFlags::AddTo(CommandLine& line, int32_t max_step_tokens) {
+void ModelFlags::AddTo(CommandLine& line) {
   line.AddText("-m,--model", &model, "model file (GGUF)", CommandLine::Text::kRequired);
   device.AddTo(line);
   line.AddText("--kv-scales", &kv_scales, "dynamic: one scale per token and head, no calibration",
@@ -42,11 +42,9 @@ void ModelFlags::AddTo(CommandLine& line, int32_t max_step_tokens) {
                CommandLine::Text::kShowsDefault);
   line.AddFlag("--strict", &strict, "an error instead of a warning where the device has no native kernel");
   line.AddNumber<int32_t>("--block-size", {1, 4096}, &block_size, "tokens per KV cache page");
-  line.AddNumber<int32_t>("--max-num-seqs", {1, max_step_tokens}, &max_num_seqs,
-                          "sequences that the KV cache has room for");
 }
 
-void ModelFlags::AddCacheTo(CommandLine& line) {
+void ModelFlags::AddCacheTo(CommandLine& line, int32_t max_step_tokens) {
   line.AddText("--kv-cache-dtype", &kv_cache_dtype, "auto (bf16 for a GGUF model), f32, f16, bf16 or int8",
                CommandLine::Text::kShowsDefault);
   line.AddText("--kv-int8-recipe", &kv_int8_recipe, "how K and V become INT8: default, rotation, plain or group32",
@@ -54,6 +52,8 @@ void ModelFlags::AddCacheTo(CommandLine& line) {
   line.AddNumber<int64_t>(
       "--max-model-len", {1, std::numeric_limits<int32_t>::max()}, [this](int64_t n) { max_model_len = n; },
       "tokens of one sequence that the KV cache has room for; without it, what the request needs");
+  line.AddNumber<int32_t>("--max-num-seqs", {1, max_step_tokens}, &max_num_seqs,
+                          "sequences that the KV cache has room for");
 }
 
 absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path) {
@@ -121,6 +121,10 @@ absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const KvOptions& k
   options.max_model_len = max_model_len;
   options.max_num_seqs = flags_.max_num_seqs;
   options.max_logit_rows = std::max(max_logit_rows, flags_.max_num_seqs);
+  return PrepareRunner(options);
+}
+
+absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const RunnerOptions& options) const {
   auto runner = Runner::Prepare(*model_, options);
   if (!runner.ok()) return runner.status();
   if (std::min((*runner)->support_level(), model_->support_level()) < 2) {
@@ -134,7 +138,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const KvOptions& k
 }
 
 absl::Status Engine::Load(const std::vector<Runner*>& runners) {
-  uint64_t needed = model_->weight_bytes() + model_->constant_bytes();
+  uint64_t needed = loaded_ ? 0 : model_->weight_bytes() + model_->constant_bytes();
   for (const Runner* runner : runners) {
     if (__builtin_add_overflow(needed, runner->plan().own_bytes(), &needed)) needed = UINT64_MAX;
   }
@@ -145,9 +149,10 @@ absl::Status Engine::Load(const std::vector<Runner*>& runners) {
         absl::StrCat(device_->id(), " has ", HumanBytes(memory->free_bytes), " free and this run needs ",
                      HumanBytes(needed), "; lower --max-model-len or --max-num-seqs, or use --kv-cache-dtype int8"));
   }
-  {
+  if (!loaded_) {
     Progress progress("loading the model");
     if (auto status = model_->Upload(&Progress::Callback, &progress); !status.ok()) return status;
+    loaded_ = true;
   }
   for (Runner* runner : runners) {
     if (auto status = runner->Allocate(); !status.ok()) return status;

@@ -41,8 +41,9 @@ struct ModelFlags {
   int32_t block_size = 64;
   int32_t max_num_seqs = 1;
 
-  void AddTo(CommandLine& line, int32_t max_step_tokens);  // all but the next; a step has a token of each sequence
-  void AddCacheTo(CommandLine& line);                      // the dtype, recipe and length of a command's one cache
+  void AddTo(CommandLine& line);  // all but the next
+  // Dtype, recipe and size of a command's one cache; a step has a token of each sequence.
+  void AddCacheTo(CommandLine& line, int32_t max_step_tokens);
 };
 
 // Owns everything; members end in reverse order. Open loads nothing onto the device: commands first check the request
@@ -64,7 +65,11 @@ class Engine {
   absl::StatusOr<std::unique_ptr<Runner>> PrepareRunner(const KvOptions& kv, int64_t max_model_len,
                                                         int32_t max_logit_rows) const;
 
-  // Checks that the device has room for the runners, then packs the weights and takes the runners' memory.
+  // The same with room for more sequences than the flags say.
+  absl::StatusOr<std::unique_ptr<Runner>> PrepareRunner(const RunnerOptions& options) const;
+
+  // Checks that the device has room for the runners and, the first time, for the weights; then packs the weights and
+  // takes the runners' memory.
   absl::Status Load(const std::vector<Runner*>& runners);
 
  private:
@@ -77,6 +82,7 @@ class Engine {
   std::optional<Tokenizer> tokenizer_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<Model> model_;
+  bool loaded_ = false;  // the weights are on the device
   KvOptions kv_;
 };
 

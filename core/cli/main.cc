@@ -22,6 +22,7 @@ absl::StatusOr<int> Octet(int argc, char** argv) {
   octet::AddInfo(program);
   octet::AddTokenize(program);
   octet::AddQuality(program);
+  octet::AddBench(program);
   const auto parsed = program.Parse(argc, argv);
   if (!parsed.ok()) return parsed.status();
   if (!*parsed) return octet::kExitDone;

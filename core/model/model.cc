@@ -201,6 +201,7 @@ absl::Status Model::PlanWeights() {
           absl::StrCat(device_->id(), " cannot hold the weight '", packed.name, "': ", support.reason));
     }
     weight_bytes_ += support.resident_bytes;
+    if (packed.linear) step_weight_bytes_ += support.resident_bytes;
     support_level_ = std::min(support_level_, support.level);
     linear_workspace_bytes_ = std::max(linear_workspace_bytes_, support.workspace_bytes);
   }

@@ -52,6 +52,8 @@ class Model {
 
   // Bytes on the device, known after Prepare. Workspace is shared by all linear layers of a step.
   uint64_t weight_bytes() const { return weight_bytes_; }
+  // Of these, what every step reads: all but an embedding that is not the head too.
+  uint64_t step_weight_bytes() const { return step_weight_bytes_; }
   uint64_t constant_bytes() const { return constants_.size() * sizeof(float); }
   uint64_t linear_workspace_bytes() const { return linear_workspace_bytes_; }
   // The lowest support level of the weights on the device: 1 correct but slow, 2 native.
@@ -110,7 +112,7 @@ class Model {
   std::vector<std::unique_ptr<std::vector<float>>> row_scales_;
   std::vector<float> constants_;  // host image of constant_buffer_
   OwnedBuffer constant_buffer_;
-  uint64_t weight_bytes_ = 0, linear_workspace_bytes_ = 0;
+  uint64_t weight_bytes_ = 0, step_weight_bytes_ = 0, linear_workspace_bytes_ = 0;
   int32_t support_level_ = 2;
 
   std::vector<std::vector<float>> k_bias_;  // per layer, as the cache sees it; empty without bias

@@ -1,7 +1,6 @@
 // How fast, as a share of what the device's memory gives. Each case counts the bytes that it cannot avoid to move; the
-// rates they are held against are measured on the same device in the same run:
-//   copy  bytes read and written by a device copy of 256 MiB
-//   read  bytes summed by the host's threads over 256 MiB, where the device's memory is the host's; elsewhere the copy
+// rates they are held against, copy and read, are measured on the same device in the same run:
+// core/loader/memory_rates.h.
 // Append is held against copy, decode attention and linear layers, which read far more than they write, against read.
 // A case that fits into the caches of the processor can exceed 1.
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/loader/memory_rates.h"
 #include "nlohmann/json.hpp"
 #include "tests/conformance/case_lists.h"
 #include "tests/conformance/harness.h"
@@ -26,12 +26,6 @@
 
 namespace octet::conformance {
 namespace {
-
-constexpr uint64_t kRateBytes = uint64_t{256} << 20;
-
-struct Rates {
-  double copy = 0, read = 0;  // bytes per second
-};
 
 struct PerfRow {
   std::string name, kernel, reason;  // reason: unsupported
@@ -62,59 +56,6 @@ Status Time(const std::function<Status()>& call, double budget, double* seconds)
     *seconds = std::min(*seconds, each);
     if (Since(start) > 4 * budget) break;  // one call is longer than the budget
   }
-  return OkStatus();
-}
-
-// Reads all of [data, data + words).
-void SumOnThreads(const uint64_t* data, int64_t words, ThreadPool* pool, std::vector<uint64_t>& sums) {
-  struct Call {
-    const uint64_t* data;
-    std::vector<uint64_t>* sums;
-  } call{data, &sums};
-  const auto body = [](void* arg, uint32_t worker, int64_t begin, int64_t end) {
-    const Call& c = *static_cast<Call*>(arg);
-    uint64_t lanes[8] = {};
-    for (int64_t i = begin * 512; i < end * 512; i += 8) {
-      for (int64_t j = 0; j < 8; ++j) lanes[j] += c.data[i + j];
-    }
-    (*c.sums)[worker] += std::accumulate(std::begin(lanes), std::end(lanes), uint64_t{0});
-  };
-  if (pool == nullptr) {
-    body(&call, 0, 0, words / 512);
-  } else {
-    pool->ParallelFor(words / 512, body, &call);
-  }
-}
-
-Status MeasureRates(double budget, ThreadPool* pool, Rates* rates) {
-  Device& device = *TheSubject().device;
-  Stream* stream = &TheSubject().s();
-  auto from = device.Alloc(kRateBytes), to = device.Alloc(kRateBytes);
-  for (const auto* buffer : {&from, &to}) {
-    if (!buffer->ok()) return Promised("alloc of 256 MiB", buffer->status());
-    OCTET_RETURN_IF_ERROR(Promised("fill", device.Fill(stream, (*buffer)->get(), 0, kRateBytes, 1)));
-  }
-  Sync();
-  double seconds = 0;
-  OCTET_RETURN_IF_ERROR(
-      Time([&] { return Promised("copy", device.Copy(stream, to->get(), 0, from->get(), 0, kRateBytes)); }, budget,
-           &seconds));
-  rates->copy = 2.0 * static_cast<double>(kRateBytes) / seconds;
-  rates->read = rates->copy;
-  const auto mapped = device.Map(from->get());
-  if (device.info().kind != DeviceInfo::Kind::kCpu || !mapped.ok()) return OkStatus();
-  std::vector<uint64_t> sums(pool == nullptr ? 1 : static_cast<size_t>(pool->threads()));
-  int calls = 0;
-  OCTET_RETURN_IF_ERROR(Time(
-      [&] {
-        ++calls;
-        SumOnThreads(static_cast<const uint64_t*>(*mapped), static_cast<int64_t>(kRateBytes / 8), pool, sums);
-        return OkStatus();
-      },
-      budget, &seconds));
-  const uint64_t want = 0x0101010101010101u * (kRateBytes / 8) * static_cast<uint64_t>(calls);
-  if (std::accumulate(sums.begin(), sums.end(), uint64_t{0}) != want) return Internal("the read rate's sum is wrong");
-  rates->read = static_cast<double>(kRateBytes) / seconds;
   return OkStatus();
 }
 
@@ -267,10 +208,11 @@ absl::Status RunPerf(const std::string& filter, double seconds, JsonFile* json, 
     if (GlobMatch(filter, one.first)) chosen.push_back(std::move(one));
   }
   if (chosen.empty()) return absl::NotFoundError("no perf case matches '" + filter + "'");
-  Rates rates;
-  if (const Status status = MeasureRates(seconds, pool, &rates); !status.ok()) {
-    return absl::InternalError(absl::StrCat("measuring the copy and read rates: ", status.message()));
+  const auto measured = MeasureMemoryRates(*TheSubject().device, pool, seconds);
+  if (!measured.ok()) {
+    return absl::InternalError(absl::StrCat("measuring the copy and read rates: ", measured.status().message()));
   }
+  const MemoryRates& rates = *measured;
   std::printf("%s\nthreads %d, copy %.1f GB/s, read %.1f GB/s\n\n%-52s %9s %11s %9s %6s  %s\n", TextOfSubject().c_str(),
               pool == nullptr ? 1 : pool->threads(), rates.copy * 1e-9, rates.read * 1e-9, "case", "MB", "us", "GB/s",
               "share", "kernel");

@@ -85,6 +85,8 @@ class Terminal:
         while pattern.endswith(b"> ") and termios.tcgetattr(self.master)[3] & termios.ICANON:
             self.case.assertLess(time.monotonic(), deadline)
             time.sleep(0.001)
+        if pattern.endswith(b"> "):
+            time.sleep(0.02)  # libedit sets the mode and then notes that it did; a signal between the two leaves it set
         return text
 
     def type(self, keys):
@@ -455,7 +457,13 @@ class OnATerminal(Case):
         time.sleep(0.2)  # for octet to write it: the terminal forgets what was not read when Ctrl-C comes
         terminal.type(b"\x03")
         terminal.wait_for(b"x")  # Ctrl-C lets the output go on
-        terminal.type(b"\x03")
+        # One that comes while the editor is still at the first is part of that.
+        for _ in range(10):
+            terminal.type(b"\x03")
+            while select.select([terminal.master], [], [], 1)[0]:
+                self.assertTrue(terminal.read(time.monotonic() + 1), "octet has ended")
+            if re.search(b"\r\n.*> ", terminal.shown, re.DOTALL):
+                break
         terminal.wait_for(b"\r\n.*> ")
         terminal.type("more\r")
         self.assertIn(expected[1].encode(), terminal.wait_for(rb"more\r\n.*\r\n.*> "))

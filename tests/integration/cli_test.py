@@ -66,7 +66,8 @@ class Case(unittest.TestCase):
 class WithoutModel(Case):
     def test_help_and_version_are_answers(self):
         self.assertRegex(self.succeeds("--version").stdout.decode(), r"\Aoctet \d+\.\d+\.\d+\n\Z")
-        for args in (["--help"], ["run", "--help"], ["info", "--help"], ["tokenize", "--help"], ["quality", "--help"]):
+        for args in (["--help"], ["run", "--help"], ["info", "--help"], ["tokenize", "--help"], ["quality", "--help"],
+                     ["bench", "--help"]):
             done = self.succeeds(*args)
             self.assertIn(b"Usage", done.stdout)
             self.assertEqual(done.stderr, b"")
@@ -82,8 +83,8 @@ class WithoutModel(Case):
     def test_a_command_line_that_makes_no_sense(self):
         self.fails(2, says="--help")
         self.fails(2, says="a command is missing")
-        for command in ("fly", "bench", ""):
-            self.fails(2, command, "-m", "x", says=["command", "run info tokenize quality"])
+        for command in ("fly", "benchmark", ""):
+            self.fails(2, command, "-m", "x", says=["command", "run info tokenize quality bench"])
         self.fails(2, "--model", "x", "run", says="--model")
         self.fails(2, "--threads", "2", "info", says="'--threads' stands before the command; write octet info first")
         self.fails(2, "run", "-p", "x", says="--model")
@@ -134,6 +135,14 @@ class WithoutModel(Case):
         self.fails(2, "quality", "-m", "no-file.gguf", "-f", "x", "--window", "65", "--tokens", "64", says=["65", "64"])
         for caches in ("int8,int8", "bf16,int8:default,f32,int8"):
             self.fails(2, "quality", "-m", "no-file.gguf", "-f", "x", "--caches", caches, says=["twice", "'int8'"])
+
+    def test_cases_of_bench_are_read_before_anything_runs(self):
+        for flag in ("--batch-size", "--input-len", "--output-len"):
+            for value in ("0", "x", "1,,2", "", "-1", "99999999999"):
+                self.fails(2, "bench", "-m", "no-file.gguf", f"{flag}={value}", says=[flag, "from 1 to"])
+        self.fails(2, "bench", "-m", "no-file.gguf", "--batch-size", "1,513", says=["513", "512"])
+        self.fails(2, "bench", "-m", "no-file.gguf", "--compare", "int8,int8:default", says=["--compare", "twice"])
+        self.fails(2, "bench", "-m", "no-file.gguf", "--compare", "int9", says="int9")
 
     def test_values_that_are_missing_or_given_twice(self):
         self.fails(2, "run", "-m", "x", "--seed", "1", "--seed", "2", says="--seed was given 2 times")
@@ -521,6 +530,28 @@ class WithModel(Case):
                             ("", "''")):
             self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 2, "--caches", cache, says=says)
         self.fails(2, "quality", "-m", self.model, "-f", os.path.join(self.folder.name, "no.txt"), says="no.txt")
+
+    def test_bench_measures_each_case(self):
+        document = self.json_of("bench", "-m", self.model, "--batch-size", "1,3", "--input-len", "20", "--output-len", "2,4",
+                                "--compare", "int8,bf16", "--repeats", 2, "--warm-up", 0)
+        rows = document["cases"]
+        self.assertEqual([(r["batch_size"], r["output_len"], r["cache"]) for r in rows],
+                         [(b, o, c) for b in (1, 3) for o in (2, 4) for c in ("int8", "bf16")])
+        for row in rows:
+            self.assertEqual(row["kv_bytes"]["planned"], row["kv_bytes"]["allocated"])
+            for what in ("prefill_tokens_per_s", "decode_tokens_per_s", "total_ms"):
+                self.assertLess(0, row[what]["min"])
+                self.assertTrue(row[what]["min"] <= row[what]["median"] <= row[what]["max"], row)
+            self.assertLess(1e8, row["read_bytes_per_s"])
+            self.assertTrue(0 < row["read_bandwidth_share"] < 3, row)
+        for int8, bf16 in zip(rows[::2], rows[1::2]):
+            self.assertLess(int8["kv_bytes"]["planned"], bf16["kv_bytes"]["planned"] * 0.6)
+        self.assertLess(50e6, document["step_weight_bytes"])
+        text = self.succeeds("bench", "-m", self.model, "--input-len", 4, "--output-len", 1, "--repeats", 1).stdout.decode()
+        self.assertRegex(text, r"(?m)^ +1 +4 +1  int8 ")
+
+    def test_bench_refuses_what_does_not_fit(self):
+        self.fails(2, "bench", "-m", self.model, "--input-len", 8192, "--output-len", 1, says=["8193", "8192"])
 
     def test_quality_fails_when_a_limit_is_passed(self):
         command = ["quality", "-m", self.model, "-f", DATA / "text/english.txt", "--tokens", 96, "--caches", "int8"]

@@ -1,0 +1,317 @@
+// octet bench: how fast a model's prompt and decode steps are on a device, for every combination of batch size, prompt
+// length and answer length, beside the read bandwidth that the same memory gives in the same minute. Several caches
+// take turns (A, B, A, B), so that a machine that slows down slows all of them.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "core/base/command_line.h"
+#include "core/base/message_text.h"
+#include "core/base/program.h"
+#include "core/cli/cache_list.h"
+#include "core/cli/commands.h"
+#include "core/cli/engine.h"
+#include "core/cli/progress.h"
+#include "core/loader/memory_rates.h"
+#include "fmt/format.h"
+
+namespace octet {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+constexpr int32_t kStepTokens = 512;   // most tokens of one step
+constexpr double kRateSeconds = 0.15;  // of measuring the memory, before and after each case
+
+struct BenchFlags {
+  ModelFlags model;
+  std::string caches = "int8,bf16", batch_sizes = "1", input_lens = "512", output_lens = "128";
+  int32_t repeats = 5, warm_up = 1;
+  bool json = false;
+};
+
+struct BenchCase {
+  int32_t batch_size = 1, input_len = 0, output_len = 0;
+  int64_t max_len() const { return int64_t{input_len} + output_len; }
+};
+
+// Seconds of one run.
+struct Timing {
+  double prefill = 0, decode = 0;
+};
+
+struct Subject {
+  std::string name;
+  std::unique_ptr<Runner> runner;
+  std::vector<Timing> timings;
+};
+
+absl::StatusOr<std::vector<int32_t>> ParseList(const char* flag, const std::string& list) {
+  std::vector<int32_t> values;
+  for (const std::string& entry : std::vector<std::string>(absl::StrSplit(list, ','))) {
+    auto value = ParseNumber<int32_t>(absl::StrCat("a number of ", flag), entry, {.min = 1});
+    if (!value.ok()) return value.status();
+    values.push_back(*value);
+  }
+  return values;
+}
+
+absl::StatusOr<std::vector<BenchCase>> Cases(const BenchFlags& flags) {
+  const auto batch_sizes = ParseList("--batch-size", flags.batch_sizes);
+  if (!batch_sizes.ok()) return batch_sizes.status();
+  const auto inputs = ParseList("--input-len", flags.input_lens);
+  if (!inputs.ok()) return inputs.status();
+  const auto outputs = ParseList("--output-len", flags.output_lens);
+  if (!outputs.ok()) return outputs.status();
+  std::vector<BenchCase> cases;
+  for (const int32_t batch : *batch_sizes) {
+    if (batch > kStepTokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--batch-size has ", batch, ", and one step takes ", kStepTokens, " sequences at most"));
+    }
+    for (const int32_t input : *inputs) {
+      for (const int32_t output : *outputs) cases.push_back({batch, input, output});
+    }
+  }
+  return cases;
+}
+
+// Any tokens do: the work is the same. They are spread over the vocabulary and the same in every run.
+std::vector<int32_t> SomeTokens(int64_t count, int64_t vocab_size) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  uint64_t state = 1;
+  for (int32_t& token : tokens) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    token = static_cast<int32_t>((state >> 33) % static_cast<uint64_t>(vocab_size));
+  }
+  return tokens;
+}
+
+double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// All prompts in steps as full as they can be, then output_len steps of one token of each sequence.
+absl::StatusOr<Timing> RunOnce(Runner& runner, const BenchCase& c, std::span<const int32_t> tokens) {
+  std::vector<PageTable> pages;
+  for (int32_t s = 0; s < c.batch_size; ++s) {
+    pages.emplace_back(&runner.cache().pool());
+    if (auto status = pages.back().Reserve(c.max_len()); !status.ok()) return status;
+  }
+  std::vector<SequenceInput> batch;
+  batch.reserve(pages.size());
+  Timing timing;
+  auto start = Clock::now();
+  int64_t done = 0;  // of the first sequence's prompt that is not whole
+  for (size_t s = 0; s < pages.size();) {
+    batch.clear();
+    for (int64_t room = runner.max_step_tokens(); s < pages.size() && room > 0;) {
+      const int64_t count = std::min(room, c.input_len - done);
+      batch.push_back({.tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)),
+                       .cached = done,
+                       .pages = &pages[s]});
+      room -= count;
+      done += count;
+      if (done < c.input_len) break;
+      done = 0;
+      ++s;
+    }
+    if (auto logits = runner.Step(batch); !logits.ok()) return logits.status();
+  }
+  timing.prefill = Since(start);
+  start = Clock::now();
+  for (int64_t at = c.input_len; at < c.max_len(); ++at) {
+    batch.clear();
+    for (const PageTable& table : pages) {
+      batch.push_back({.tokens = tokens.subspan(static_cast<size_t>(at), 1), .cached = at, .pages = &table});
+    }
+    if (auto logits = runner.Step(batch); !logits.ok()) return logits.status();
+  }
+  timing.decode = Since(start);
+  return timing;
+}
+
+// Bytes that the decode steps of a case cannot avoid to read: the weights once a step, and each sequence's K and V.
+double DecodeBytes(const Model& model, const KvPlan& kv, const BenchCase& c) {
+  const double cells = static_cast<double>(kv.layout.num_pages) * kv.layout.page_tokens * kv.layers;
+  const double per_token = static_cast<double>(kv.pages.data + kv.pages.scales) / cells;  // and layer
+  double tokens = 0;
+  for (const LayerConfig& layer : model.config().layers) {
+    for (int64_t length = c.input_len + 1; length <= c.max_len(); ++length) {
+      tokens += static_cast<double>(layer.window > 0 ? std::min<int64_t>(layer.window, length) : length);
+    }
+  }
+  return static_cast<double>(model.step_weight_bytes()) * c.output_len + per_token * tokens * c.batch_size;
+}
+
+struct Spread {
+  double median = 0, min = 0, max = 0;
+};
+
+Spread SpreadOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return {(values[(n - 1) / 2] + values[n / 2]) / 2, values.front(), values.back()};
+}
+
+Json JsonOf(const Spread& s) { return {{"median", s.median}, {"min", s.min}, {"max", s.max}}; }
+
+std::string TextOf(const Spread& s) { return fmt::format("{:.1f} [{:.1f}, {:.1f}]", s.median, s.min, s.max); }
+
+// The faster of two measurements is nearer to what the memory can do.
+absl::Status MeasureRead(Engine& engine, double* read) {
+  auto rates = MeasureMemoryRates(engine.device(), &engine.pool(), kRateSeconds);
+  if (!rates.ok()) {
+    return absl::Status(rates.status().code(),
+                        absl::StrCat("the read bandwidth could not be measured: ", rates.status().message()));
+  }
+  *read = std::max(*read, rates->read);
+  return absl::OkStatus();
+}
+
+constexpr const char* kRowFormat = "{:>5} {:>6} {:>6}  {:<12} {:>28} {:>28} {:>11} {:>12} {:>12} {:>7} {:>6}\n";
+
+// One row of the table and of the document.
+void Report(const Engine& engine, const BenchCase& c, Subject& subject, double read, bool text, Json* rows) {
+  std::vector<double> prefill, decode, total;
+  for (const Timing& t : subject.timings) {
+    prefill.push_back(static_cast<double>(c.batch_size) * c.input_len / t.prefill);
+    decode.push_back(static_cast<double>(c.batch_size) * c.output_len / t.decode);
+    total.push_back((t.prefill + t.decode) * 1e3);
+  }
+  const Spread prefill_rate = SpreadOf(prefill), decode_rate = SpreadOf(decode), total_ms = SpreadOf(total);
+  const KvPlan& kv = subject.runner->plan().kv;
+  const double steps_per_s = decode_rate.median / c.batch_size;
+  const double share = DecodeBytes(engine.model(), kv, c) / c.output_len * steps_per_s / read;
+  const uint64_t allocated = subject.runner->cache().allocated_bytes();
+  if (text) {
+    Print(fmt::format(kRowFormat, c.batch_size, c.input_len, c.output_len, subject.name, TextOf(prefill_rate),
+                      TextOf(decode_rate), fmt::format("{:.1f}", total_ms.median), kv.total(), allocated,
+                      fmt::format("{:.1f}", read * 1e-9), fmt::format("{:.3f}", share)));
+  }
+  rows->push_back({{"batch_size", c.batch_size},
+                   {"input_len", c.input_len},
+                   {"output_len", c.output_len},
+                   {"cache", subject.name},
+                   {"kv_cache_dtype", DTypeName(kv.layout.k.data_type)},
+                   {"attention_kernel", subject.runner->attention_kernel()},
+                   {"prefill_tokens_per_s", JsonOf(prefill_rate)},
+                   {"decode_tokens_per_s", JsonOf(decode_rate)},
+                   {"total_ms", JsonOf(total_ms)},
+                   {"kv_bytes", {{"planned", kv.total()}, {"allocated", allocated}}},
+                   {"read_bytes_per_s", read},
+                   {"read_bandwidth_share", share}});
+}
+
+absl::Status RunCase(Engine& engine, const BenchFlags& flags, const BenchCase& c, const std::vector<NamedCache>& caches,
+                     const std::vector<int32_t>& tokens, Json* rows) {
+  std::vector<Subject> subjects;
+  std::vector<Runner*> runners;
+  for (const NamedCache& cache : caches) {
+    auto runner = engine.PrepareRunner(
+        {.kv = cache.kv, .max_model_len = c.max_len(), .max_num_seqs = c.batch_size, .max_logit_rows = c.batch_size});
+    if (!runner.ok()) return runner.status();
+    runners.push_back(runner->get());
+    subjects.push_back({cache.name, *std::move(runner), {}});
+  }
+  if (auto status = engine.Load(runners); !status.ok()) return status;
+  double read = 0;
+  if (auto status = MeasureRead(engine, &read); !status.ok()) return status;
+  {
+    Progress progress(fmt::format("batch {}, input {}, output {}", c.batch_size, c.input_len, c.output_len));
+    const int32_t rounds = flags.warm_up + flags.repeats;
+    for (int32_t round = 0; round < rounds; ++round) {
+      for (Subject& subject : subjects) {
+        auto timing = RunOnce(*subject.runner, c, tokens);
+        if (!timing.ok()) return timing.status();
+        if (round >= flags.warm_up) subject.timings.push_back(*timing);
+      }
+      progress.Update(static_cast<double>(round + 1) / rounds);
+    }
+  }
+  if (auto status = MeasureRead(engine, &read); !status.ok()) return status;
+  for (Subject& subject : subjects) Report(engine, c, subject, read, !flags.json, rows);
+  return absl::OkStatus();
+}
+
+absl::Status Bench(const BenchFlags& flags) {
+  const auto caches = ParseCaches("--compare", flags.caches, flags.model.block_size);
+  if (!caches.ok()) return caches.status();
+  const auto cases = Cases(flags);
+  if (!cases.ok()) return cases.status();
+  auto opened = Engine::Open(flags.model, kStepTokens);
+  if (!opened.ok()) return opened.status();
+  Engine& engine = **opened;
+  const int64_t context = engine.model().config().context_length;
+  int64_t longest = 0;
+  for (const BenchCase& c : *cases) longest = std::max(longest, c.max_len());
+  if (longest > context) {
+    return absl::InvalidArgumentError(absl::StrCat("--input-len and --output-len come to ", longest,
+                                                   " tokens, and the model's context is ", context));
+  }
+  // Loaded alone: each case takes its caches and gives them back.
+  if (auto status = engine.Load({}); !status.ok()) return status;
+  const std::vector<int32_t> tokens = SomeTokens(longest, engine.model().config().vocab_size);
+
+  const DeviceInfo& device = engine.device().info();
+  Json document = {{"model", flags.model.model},
+                   {"device", engine.device().id()},
+                   {"device_name", device.name},
+                   {"arch", device.arch},
+                   {"compute", flags.model.compute},
+                   {"threads", engine.pool().threads()},
+                   {"repeats", flags.repeats},
+                   {"warm_up", flags.warm_up},
+                   {"step_weight_bytes", engine.model().step_weight_bytes()},
+                   {"cases", Json::array()}};
+  if (!flags.json) {
+    Print(fmt::format("{}\n{} {} ({}), {} compute, {}; median [min, max] of {} runs each, caches in turn\n\n",
+                      Printable(flags.model.model), engine.device().id(), Printable(device.name),
+                      Printable(device.arch), flags.model.compute, CountOf(engine.pool().threads(), "thread"),
+                      flags.repeats));
+    Print(fmt::format(kRowFormat, "batch", "input", "output", "cache", "prompt tokens/s", "decode tokens/s", "total ms",
+                      "KV planned", "KV taken", "GB/s", "share"));
+  }
+  for (const BenchCase& c : *cases) {
+    if (auto status = RunCase(engine, flags, c, *caches, tokens, &document["cases"]); !status.ok()) return status;
+  }
+  if (flags.json) {
+    Print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  } else {
+    Print(
+        "\nGB/s: what the device's memory gave, read only, around the case. share: of it, by the weights and the K and "
+        "V\n"
+        "that the decode steps have to read.\n");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddBench(CommandLine& program) {
+  auto flags = std::make_shared<BenchFlags>();
+  CommandLine& command = program.AddCommand("bench", "how fast a model's prompt and decode steps are");
+  flags->model.AddTo(command);
+  command.AddText("--compare", &flags->caches, "caches that take turns: dtypes, or int8 with a recipe (int8:plain)",
+                  CommandLine::Text::kShowsDefault);
+  command.AddText("--batch-size", &flags->batch_sizes, "sequences at once; several with commas between them",
+                  CommandLine::Text::kShowsDefault);
+  command.AddText("--input-len", &flags->input_lens, "tokens of each prompt; several with commas between them",
+                  CommandLine::Text::kShowsDefault);
+  command.AddText("--output-len", &flags->output_lens,
+                  "decode steps after the prompts; several with commas between them", CommandLine::Text::kShowsDefault);
+  command.AddNumber<int32_t>("--repeats", {1, 1000}, &flags->repeats, "measured runs of each case");
+  command.AddNumber<int32_t>("--warm-up", {0, 1000}, &flags->warm_up, "runs before them, not measured");
+  command.AddFlag("--json", &flags->json, "one JSON document on stdout");
+  command.SetRun([flags] { return Bench(*flags); });
+}
+
+}  // namespace octet
