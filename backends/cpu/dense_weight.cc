@@ -27,12 +27,13 @@ using octet::Unimplemented;
 using octet::WeightDesc;
 using octet::WeightPart;
 
-// With so few tokens x is used where it lies; the kernel then expands weights in L1.
+// With so few tokens x is used where it lies, in f32; the kernel then expands weights in L1.
 constexpr int64_t kFewTokens = 4;
 
 struct CpuWeight : octet::WeightShape {
   using WeightShape::WeightShape;
   uint64_t bytes = 0;  // counted as held
+  bool bf16 = false;   // more than kFewTokens tokens are rounded to bf16
   struct Free {
     void operator()(uint8_t* p) const { ::operator delete (p, std::align_val_t{64}); }
   };
@@ -122,10 +123,20 @@ Sizes SizesOf(const WeightDesc& d) {
 
 uint64_t ResidentBytes(const Sizes& s) { return s.data + s.scales + s.tiles * sizeof(Tile) + sizeof(CpuWeight); }
 
-// x as f32, and y where that has another type.
-uint64_t WorkspaceBytes(int64_t columns, int64_t rows, DType y_type, int64_t tokens) {
-  const int64_t row = PackedStride(columns) + (y_type != DType::kF32 ? PackedStride(rows) : 0);
-  return static_cast<uint64_t>(row * tokens) * sizeof(float) + kAlign;
+// Fast weights, where the processor has bf16 kernels.
+bool UsesBf16(const Context& context, const WeightDesc& d) {
+  return d.linear && !d.exact && context.kernels->linear_bf16 != nullptr;
+}
+
+// Rows of x in bf16: as linear_bf16 wants them, in floats of the workspace.
+int64_t Bf16Stride(int64_t columns) { return PackedStride((columns + 31) / 32 * 16); }
+int64_t Bf16Floats(int64_t columns, int64_t tokens) { return Bf16Stride(columns) * ((tokens + 15) / 16 * 16); }
+
+// x as f32 and, with `bf16`, as bf16 behind it; y where that has another type than f32.
+uint64_t WorkspaceBytes(int64_t columns, int64_t rows, DType y_type, bool bf16, int64_t tokens) {
+  const int64_t floats = PackedStride(columns) * tokens + (bf16 ? Bf16Floats(columns, tokens) : 0) +
+                         (y_type != DType::kF32 ? PackedStride(rows) * tokens : 0);
+  return static_cast<uint64_t>(floats) * sizeof(float) + kAlign;
 }
 
 void PackPart(const Context& context, const WeightPart& part, int64_t columns, const Tile* tiles, uint8_t* data) {
@@ -165,7 +176,7 @@ Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
     return InvalidArgument("linear: norm_gain and 16-bit x or y need the workspace that supports_weight asks for");
   }
   return octet::HostBufferOf(*a.workspace)
-      .CheckRange("linear workspace", a.workspace_offset, WorkspaceBytes(w.columns, w.rows, w.y_type, tokens));
+      .CheckRange("linear workspace", a.workspace_offset, WorkspaceBytes(w.columns, w.rows, w.y_type, w.bf16, tokens));
 }
 
 }  // namespace
@@ -173,8 +184,10 @@ Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
 Support Dense::SupportsWeight(const WeightDesc& d) const {
   if (const Status s = CheckDesc(d); !s.ok()) return Support::No(s.message());
   const bool native = (!d.linear || d.x_type == DType::kF32) && d.y_type == DType::kF32;
-  Support yes = Support::Yes(native ? 2 : 1, std::string("linear f32 ") + context_.kernels->name,
-                             d.linear ? WorkspaceBytes(d.columns, d.rows(), d.y_type, d.max_tokens) : 0);
+  const bool bf16 = UsesBf16(context_, d);
+  Support yes =
+      Support::Yes(native ? 2 : 1, std::string(bf16 ? "linear bf16 " : "linear f32 ") + context_.kernels->name,
+                   d.linear ? WorkspaceBytes(d.columns, d.rows(), d.y_type, bf16, d.max_tokens) : 0);
   yes.resident_bytes = ResidentBytes(SizesOf(d));
   return yes;
 }
@@ -185,6 +198,7 @@ StatusOr<octet::Weight*> Dense::PrepareWeight(octet::Stream&, const WeightDesc& 
   const Sizes sizes = SizesOf(d);
   auto w = std::make_unique<CpuWeight>(d);
   w->bytes = ResidentBytes(sizes);
+  w->bf16 = UsesBf16(context_, d);
   const uint64_t total = octet::HostMemoryBytes("MemTotal");
   uint8_t* memory = total > 0 && sizes.data > total
                         ? nullptr
@@ -252,6 +266,13 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
     auto address = reinterpret_cast<uintptr_t>(octet::HostBufferOf(*a.workspace).data() + a.workspace_offset);
     packed = reinterpret_cast<float*>((address + kAlign - 1) / kAlign * kAlign);
   }
+  uint16_t* bf16 = nullptr;
+  const int64_t bf16_stride = 2 * Bf16Stride(w.columns);
+  if (w.bf16 && packed != nullptr && tokens > kFewTokens) {
+    bf16 = reinterpret_cast<uint16_t*>(packed + PackedStride(w.columns) * tokens);
+    p.x_bf16 = bf16;
+    p.x_bf16_stride = bf16_stride;
+  }
   if (packed != nullptr && (a.norm_gain != nullptr || !x.f32() || tokens > kFewTokens)) {
     const int64_t stride = PackedStride(w.columns);
     NormParams norm{};
@@ -264,6 +285,12 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
         const float* from = x.Read(t, to);
         if (norm.gain != nullptr) {
           kernels.norm(norm, from, to);
+          from = to;
+        }
+        if (bf16 != nullptr) {
+          kernels.store_row(Element::kBF16, from, w.columns, bf16 + t * bf16_stride);
+          std::fill(bf16 + t * bf16_stride + w.columns, bf16 + t * bf16_stride + (w.columns + 31) / 32 * 32,
+                    uint16_t{0});
         } else if (from != to) {
           std::memcpy(to, from, static_cast<size_t>(w.columns) * sizeof(float));
         }
@@ -273,7 +300,7 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
     p.x_stride = stride;
   }
   if (!y.f32()) {
-    p.y = packed + PackedStride(w.columns) * tokens;
+    p.y = packed + PackedStride(w.columns) * tokens + (w.bf16 ? Bf16Floats(w.columns, tokens) : 0);
     p.y_stride = PackedStride(w.rows);
     if (a.residual != nullptr) {
       const FloatRows residual(kernels, *a.residual);
@@ -289,8 +316,9 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
   p.tokens_per_item = static_cast<int32_t>(std::min<int64_t>(tokens, kMaxTokensPerItem));
   const int64_t panels = (p.num_tiles + p.tiles_per_item - 1) / p.tiles_per_item;
   const int64_t runs = (tokens + p.tokens_per_item - 1) / p.tokens_per_item;
-  context_.For(panels * runs, 2 * w.columns * kTileRows * p.tiles_per_item * p.tokens_per_item,
-               [&](int64_t begin, int64_t end) { kernels.linear(p, begin, end); });
+  context_.For(
+      panels * runs, 2 * w.columns * kTileRows * p.tiles_per_item * p.tokens_per_item,
+      [&](int64_t begin, int64_t end) { (bf16 != nullptr ? kernels.linear_bf16 : kernels.linear)(p, begin, end); });
   if (!y.f32()) {
     context_.For(tokens, w.rows, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) y.Write(t, p.y + t * p.y_stride);

@@ -1,5 +1,13 @@
 #include "backends/cpu/dispatch.h"
 
+#if defined(OCTET_CPU_X86)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
@@ -19,6 +27,9 @@ namespace octet_cpu {
   }
 #if defined(OCTET_CPU_X86)
 OCTET_DECLARE_KERNELS(v4)
+namespace amx {
+void FillLinearAmx(KernelTable*);
+}
 OCTET_DECLARE_KERNELS(v3)
 OCTET_DECLARE_KERNELS(v2)
 #else
@@ -32,12 +43,11 @@ struct Entry {
   const char* isa;
   const char* target;
   int32_t lanes;
-  const char* (*refuse)();  // null: it runs here
-  void (*fill[4])(KernelTable*);
+  const char* (*refuse)();        // null: it runs here
+  void (*fill[5])(KernelTable*);  // null: nothing further
 };
 
-#define OCTET_KERNELS(isa) \
-  { isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillElementwise }
+#define OCTET_KERNELS(isa) isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillElementwise
 #if defined(OCTET_CPU_X86)
 // clang knows the levels by name from version 18 on.
 #if defined(__clang__) && __clang_major__ < 18
@@ -56,17 +66,39 @@ bool HasV3() { return __builtin_cpu_supports("x86-64-v3"); }
 bool HasV4() { return __builtin_cpu_supports("x86-64-v4"); }
 #endif
 
+// The system hands the tile registers out to processes that ask, for all of their threads.
+bool SystemGivesTiles() {
+#if defined(__linux__)
+  constexpr int kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h
+  constexpr int kTileData = 18;               // the state component
+  static const bool given = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  return given;
+#else
+  return false;
+#endif
+}
+
+const char* RefuseAmx() {
+  // Leaf 7: AMX-BF16 and AMX-TILE; its subleaf 1: AVX512-BF16. The compilers' names for them are newer than the oldest.
+  unsigned a = 0, b = 0, c = 0, d = 0, bf16 = 0;
+  constexpr unsigned kAmx = 1u << 22 | 1u << 24, kBf16 = 1u << 5;
+  const bool processor = HasV4() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmx) == kAmx &&
+                         __get_cpuid_count(7, 1, &bf16, &b, &c, &d) != 0 && (bf16 & kBf16) != 0;
+  if (!processor) return "the processor lacks AMX BF16";
+  return SystemGivesTiles() ? nullptr : "the system does not give the tile registers of AMX to this process";
+}
 const char* RefuseV4() { return HasV4() ? nullptr : "the processor or the system lacks AVX-512 F, BW, CD, DQ or VL"; }
 const char* RefuseV3() { return HasV3() ? nullptr : "the processor or the system lacks AVX2, FMA, F16C or BMI"; }
 const char* RefuseV2() { return HasV2() ? nullptr : "the processor lacks SSE4.2"; }
 constexpr Entry kEntries[] = {
-    {"v4", "x86-64-v4", 16, RefuseV4, OCTET_KERNELS(v4)},
-    {"v3", "x86-64-v3", 8, RefuseV3, OCTET_KERNELS(v3)},
-    {"v2", "x86-64-v2", 4, RefuseV2, OCTET_KERNELS(v2)},
+    {"amx", "x86-64-v4+amx-bf16", 16, RefuseAmx, {OCTET_KERNELS(v4), amx::FillLinearAmx}},
+    {"v4", "x86-64-v4", 16, RefuseV4, {OCTET_KERNELS(v4)}},
+    {"v3", "x86-64-v3", 8, RefuseV3, {OCTET_KERNELS(v3)}},
+    {"v2", "x86-64-v2", 4, RefuseV2, {OCTET_KERNELS(v2)}},
 };
 #else
 const char* Never() { return nullptr; }
-constexpr Entry kEntries[] = {{"portable", "portable", 4, Never, OCTET_KERNELS(portable)}};
+constexpr Entry kEntries[] = {{"portable", "portable", 4, Never, {OCTET_KERNELS(portable)}}};
 #endif
 #undef OCTET_KERNELS
 
@@ -78,7 +110,9 @@ const KernelTable* TableOf(const Entry& entry) {
       if (kEntries[i].refuse() != nullptr) continue;
       tables[i].name = kEntries[i].target;
       tables[i].lanes = kEntries[i].lanes;
-      for (auto* fill : kEntries[i].fill) fill(&tables[i]);
+      for (auto* fill : kEntries[i].fill) {
+        if (fill != nullptr) fill(&tables[i]);
+      }
     }
     return true;
   }();

@@ -67,12 +67,13 @@ struct Part {
 };
 
 struct Matrix {
-  Matrix(Rig& rig_in, std::vector<Part> parts_in, int64_t columns_in, int max_tokens)
+  Matrix(Rig& rig_in, std::vector<Part> parts_in, int64_t columns_in, int max_tokens, bool exact = true)
       : rig(rig_in), parts(std::move(parts_in)), columns(columns_in) {
     desc.struct_size = sizeof desc;
     desc.num_parts = static_cast<int32_t>(parts.size());
     desc.columns = columns;
-    desc.use = OCTET_WEIGHT_LINEAR | OCTET_WEIGHT_EMBED | OCTET_WEIGHT_EXACT;
+    desc.use = OCTET_WEIGHT_LINEAR | OCTET_WEIGHT_EMBED;
+    if (exact) desc.use |= OCTET_WEIGHT_EXACT;
     desc.max_tokens = max_tokens;
     desc.x_type = desc.y_type = OCTET_F32;
     stored.resize(parts.size());
@@ -143,7 +144,7 @@ struct Matrix {
   octet_weight* weight = nullptr;
 };
 
-void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vector<float>& y) {
+void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vector<float>& y, double bound = 1e-6) {
   for (size_t t = 0; t < x.size() / static_cast<size_t>(m.columns); ++t) {
     for (size_t r = 0; r < static_cast<size_t>(m.rows); ++r) {
       double sum = 0, magnitude = 0;
@@ -154,7 +155,7 @@ void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vect
         sum += term;
         magnitude += std::abs(term);
       }
-      ASSERT_NEAR(y[t * static_cast<size_t>(m.rows) + r], sum, 1e-6 * magnitude) << "token " << t << " row " << r;
+      ASSERT_NEAR(y[t * static_cast<size_t>(m.rows) + r], sum, bound * magnitude) << "token " << t << " row " << r;
     }
   }
 }
@@ -181,6 +182,27 @@ TEST(CpuDenseTest, LinearOfEveryTypeMatchesDoubleAndDoesNotDependOnTheOtherToken
       }
       ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.begin(), x.begin() + 5 * columns}, y));
     }
+  }
+}
+
+// Fast weights round x and w to bf16 where there are kernels for it, which costs 2^-9 each at most.
+TEST(CpuDenseTest, FastLinearStaysNearAndDoesNotDependOnTheOtherTokens) {
+  for (DType type : kTypes) {
+    SCOPED_TRACE(DTypeName(type));
+    const int64_t columns = GgufBlockOf(type).elements == 1 ? 299 : 768;
+    Rig rig(2);
+    Matrix m(rig, {{type, 45}, {type, 40, true}}, columns, 261, false);
+    const std::vector<float> x = RandomFloats(static_cast<size_t>(261 * columns), 9);
+    const octet_tensor all = rig.Put(x, {261, columns});
+    const std::vector<float> y = m.Linear(all);
+    for (int64_t tokens : {5, 15, 16, 17, 33, 256}) {
+      octet_tensor some = all;
+      some.shape[0] = tokens;
+      const std::vector<float> few = m.Linear(some);
+      EXPECT_EQ(std::memcmp(few.data(), y.data(), few.size() * sizeof(float)), 0) << tokens << " tokens";
+    }
+    ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.begin(), x.begin() + 33 * columns}, y, 0x1p-7));
+    ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.end() - columns, x.end()}, {y.end() - m.rows, y.end()}, 0x1p-7));
   }
 }
 

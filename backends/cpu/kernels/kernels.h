@@ -110,6 +110,9 @@ struct LinearParams {
   int64_t num_tiles, columns, tokens;
   const float* x;  // [tokens][columns]
   int64_t x_stride;
+  const uint16_t* x_bf16;  // for linear_bf16 instead of x; zeros up to a multiple of 32 columns; room
+                           // for a multiple of 16 tokens
+  int64_t x_bf16_stride;
   float* y;  // [tokens][rows]
   int64_t y_stride;
   const float* bias;      // [rows] or null
@@ -150,6 +153,8 @@ struct KernelTable {
   // Items: ceil(num_tiles / tiles_per_item) panels for each of ceil(tokens / tokens_per_item) runs of tokens, panels
   // innermost.
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
+  // The same with x and weights rounded to bf16; null where the processor has no use of that.
+  void (*linear_bf16)(const LinearParams&, int64_t begin, int64_t end);
   // Row `row` of tiles as f32 [columns] times scale.
   void (*embed)(const Tile*, int64_t row, int64_t columns, float scale, float* y);
   void (*norm)(const NormParams&, const float* x, float* y);              // y may be x

@@ -7,6 +7,7 @@
 // Multiplication" (2008).
 #include "backends/cpu/kernels/dequantize.h"
 #include "backends/cpu/kernels/gemm.h"
+#include "backends/cpu/kernels/linear_item.h"
 
 namespace octet_cpu {
 namespace OCTET_CPU_ISA {
@@ -46,43 +47,17 @@ void Block(const LinearParams& p, const Tile* tiles, int num_tiles, const float*
   }
 }
 
-void Finish(const LinearParams& p, const Tile* tiles, int num_tiles, int64_t token, int64_t tokens,
-            const float* total) {
-  for (int64_t t = 0; t < tokens; ++t) {
-    for (int i = 0; i < num_tiles; ++i) {
-      const Tile& tile = tiles[i];
-      const float* sum = total + (t * kTilesPerItem + i) * kTileRows;
-      float* y = p.y + (token + t) * p.y_stride + tile.first_row;
-      const float* bias = p.bias != nullptr ? p.bias + tile.first_row : nullptr;
-      const float* residual =
-          p.residual != nullptr ? p.residual + (token + t) * p.residual_stride + tile.first_row : nullptr;
-      for (int r = 0; r < tile.rows; ++r) {
-        float value = sum[r];
-        if (tile.row_scale != nullptr) value *= tile.row_scale[r];
-        if (bias != nullptr) value += bias[r];
-        if (residual != nullptr) value += residual[r];
-        y[r] = value;
-      }
-    }
-  }
-}
-
 void Linear(const LinearParams& p, int64_t begin, int64_t end) {
   alignas(64) float panel[kTilesPerItem * kTileRows * kBlockColumns];
   alignas(64) float total[kMaxTokensPerItem * kTilesPerItem * kTileRows];
-  const int64_t panels = (p.num_tiles + p.tiles_per_item - 1) / p.tiles_per_item;
-  for (int64_t item = begin; item < end; ++item) {
-    const int64_t first_tile = item % panels * p.tiles_per_item;
-    const int64_t token = item / panels * p.tokens_per_item;
-    const int num_tiles = static_cast<int>(Min(p.tiles_per_item, p.num_tiles - first_tile));
-    const int64_t tokens = Min(p.tokens_per_item, p.tokens - token);
-    const Tile* tiles = p.tiles + first_tile;
-    __builtin_memset(total, 0, static_cast<size_t>(tokens * kTilesPerItem * kTileRows) * sizeof(float));
+  for (int64_t index = begin; index < end; ++index) {
+    const LinearItem item(p, index);
+    __builtin_memset(total, 0, static_cast<size_t>(item.tokens * kTilesPerItem * kTileRows) * sizeof(float));
     for (int64_t column = 0; column < p.columns; column += kBlockColumns) {
-      Block(p, tiles, num_tiles, p.x + token * p.x_stride, tokens, column, Min(kBlockColumns, p.columns - column),
-            panel, total);
+      Block(p, item.tiles, item.num_tiles, p.x + item.token * p.x_stride, item.tokens, column,
+            Min(kBlockColumns, p.columns - column), panel, total);
     }
-    Finish(p, tiles, num_tiles, token, tokens, total);
+    FinishItem(p, item, total);
   }
 }
 
