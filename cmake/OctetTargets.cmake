@@ -42,17 +42,14 @@ function(octet_prefer_archives package)
   endforeach()
 endfunction()
 
-# The same for single files of a target.
-function(octet_optimize_files)
-  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O2 SKIP_PRECOMPILE_HEADERS ON)
-endfunction()
-
 # OCTET_PCH: one precompiled header for core and one with GoogleTest for the tests. Headers are the longer half of compiling
 # without optimization. Only for the sanitizer builds of scripts/test, and with clang: elsewhere a file must name what it includes.
 function(octet_add_precompiled_headers)
   find_package(GTest REQUIRED)
   find_package(nlohmann_json REQUIRED)
-  file(WRITE "${PROJECT_BINARY_DIR}/precompiled.cc" "")
+  if(NOT EXISTS "${PROJECT_BINARY_DIR}/precompiled.cc")
+    file(WRITE "${PROJECT_BINARY_DIR}/precompiled.cc" "")
+  endif()
   set(headers <algorithm> <functional> <memory> <optional> <span> <string> <string_view> <utility> <vector>
     <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h> <fmt/format.h> <nlohmann/json.hpp>)
   foreach(name core core_optimized test)
@@ -94,6 +91,11 @@ function(octet_optimize)
       octet_use_precompiled(${target} core_optimized)
     endif()
   endforeach()
+endfunction()
+
+# The same for single files of a target.
+function(octet_optimize_files)
+  set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS -O2 SKIP_PRECOMPILE_HEADERS ON)
 endfunction()
 
 # octet_add_test(NAME SOURCES ... DEPS ... [THREADED FILTER] [LABELS ...]): one GoogleTest program, one ctest entry.

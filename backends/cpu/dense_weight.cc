@@ -47,7 +47,10 @@ const CpuWeight& WeightOf(const octet::Weight& w) { return reinterpret_cast<cons
 int64_t TilesOf(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 
 // Rows of x in the workspace: whole cache lines, and never a multiple of 4 KiB apart, which would crowd one set of L1.
-int64_t PackedStride(int64_t columns) { return (columns + 15) / 16 * 16 + 16; }
+int64_t PackedStride(int64_t columns) {
+  const int64_t stride = (columns + 15) / 16 * 16 + 16;
+  return stride % 1024 != 0 ? stride : stride + 16;
+}
 
 constexpr uint64_t kAlign = 64;
 constexpr int64_t kMostBytes = int64_t{1} << 48;  // no machine holds more, and no size below overflows

@@ -53,8 +53,11 @@ struct Entry {
 #if defined(__clang__) && __clang_major__ < 18
 bool HasV2() { return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt"); }
 bool HasV3() {
+  unsigned a = 0, b = 0, c = 0, d = 0, extended = 0;
+  constexpr unsigned kMovbeF16c = 1u << 22 | 1u << 29, kLzcnt = 1u << 5;
   return HasV2() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2");
+         __builtin_cpu_supports("bmi2") && __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & kMovbeF16c) == kMovbeF16c &&
+         __get_cpuid(0x80000001, &a, &b, &extended, &d) != 0 && (extended & kLzcnt) != 0;
 }
 bool HasV4() {
   return HasV3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -88,7 +91,9 @@ const char* RefuseAmx() {
   return SystemGivesTiles() ? nullptr : "the system does not give the tile registers of AMX to this process";
 }
 const char* RefuseV4() { return HasV4() ? nullptr : "the processor or the system lacks AVX-512 F, BW, CD, DQ or VL"; }
-const char* RefuseV3() { return HasV3() ? nullptr : "the processor or the system lacks AVX2, FMA, F16C or BMI"; }
+const char* RefuseV3() {
+  return HasV3() ? nullptr : "the processor or the system lacks AVX2, FMA, F16C, LZCNT, MOVBE or BMI";
+}
 const char* RefuseV2() { return HasV2() ? nullptr : "the processor lacks SSE4.2"; }
 constexpr Entry kEntries[] = {
     {"amx", "x86-64-v4+amx-bf16", 16, RefuseAmx, {OCTET_KERNELS(v4), amx::FillLinearAmx}},
@@ -105,19 +110,16 @@ constexpr Entry kEntries[] = {{"portable", "portable", 4, Never, {OCTET_KERNELS(
 // Filling runs code that was compiled for the instruction set: only after refuse() had nothing to say.
 const KernelTable* TableOf(const Entry& entry) {
   static KernelTable tables[std::size(kEntries)] = {};
-  static const bool filled = [] {
-    for (size_t i = 0; i < std::size(kEntries); ++i) {
-      if (kEntries[i].refuse() != nullptr) continue;
-      tables[i].name = kEntries[i].target;
-      tables[i].lanes = kEntries[i].lanes;
-      for (auto* fill : kEntries[i].fill) {
-        if (fill != nullptr) fill(&tables[i]);
-      }
+  static std::once_flag filled[std::size(kEntries)];
+  const auto i = static_cast<size_t>(&entry - kEntries);
+  std::call_once(filled[i], [&] {
+    tables[i].name = entry.target;
+    tables[i].lanes = entry.lanes;
+    for (auto* fill : entry.fill) {
+      if (fill != nullptr) fill(&tables[i]);
     }
-    return true;
-  }();
-  static_cast<void>(filled);
-  return &tables[&entry - kEntries];
+  });
+  return &tables[i];
 }
 
 // Is "dispatch" among the words of OCTET_VERBOSE?

@@ -28,8 +28,8 @@ struct Range {
 template <typename T>
 absl::StatusOr<T> ParseNumber(std::string_view what, std::string_view text, Range<T> range);
 
-// What a program takes, or one of its commands. Options are added under `names` such as "-p,--prompt" and write to
-// variables that outlive the parsing.
+// What a program takes, or one of its commands. Thread-compatible. Options are added under `names` such as
+// "-p,--prompt" and write to variables that outlive the parsing.
 class CommandLine {
  public:
   CommandLine(const std::string& program, const std::string& help);
@@ -41,7 +41,8 @@ class CommandLine {
   void SetVersion(const std::string& version);
   void SetFooter(const std::string& text);
 
-  // A program with commands needs one of them; `run` is called by RunCommand. The program owns the command.
+  // A program with commands needs one of them; RunCommand calls the `run` that every command must have been given. The
+  // program owns the command.
   CommandLine& AddCommand(const std::string& name, const std::string& help);
   void SetRun(std::function<absl::Status()> run);
 
@@ -63,7 +64,7 @@ class CommandLine {
 
   // False: --help or --version, which was answered. InvalidArgument for arguments that the program does not take.
   absl::StatusOr<bool> Parse(int argc, const char* const* argv);
-  // After parsing: whether the option was given, by one of its names.
+  // After parsing: whether the option was given. `name` is one that was added.
   bool Has(const std::string& name) const;
   // After parsing: the status of the command that was named.
   absl::Status RunCommand() const;

@@ -17,10 +17,10 @@ struct NamedCache {
   KvOptions kv;
 };
 
-// A dtype, or int8 with a recipe: "bf16", "int8:plain". InvalidArgument for anything else.
-absl::StatusOr<NamedCache> ParseCache(std::string_view name, int32_t page_tokens);
+// A dtype, or int8 with a recipe: "bf16", "int8:plain". InvalidArgument, which names `flag`, for anything else.
+absl::StatusOr<NamedCache> ParseCache(std::string_view flag, std::string_view name, int32_t page_tokens);
 
-// Such names with commas between them, none of them twice; `flag` is what the message calls the list.
+// Such names with commas between them, none of them twice.
 absl::StatusOr<std::vector<NamedCache>> ParseCaches(std::string_view flag, std::string_view list, int32_t page_tokens);
 
 }  // namespace octet

@@ -1,9 +1,9 @@
 // octet bench: how fast a model's prompt and decode steps are on a device, for every combination of batch size, prompt
-// length and answer length, beside the read bandwidth that the same memory gives in the same minute. Several caches
+// length and answer length, beside the read bandwidth that the same memory gives before and after. Several caches
 // take turns (A, B, A, B), so that a machine that slows down slows all of them.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -17,6 +17,7 @@
 #include "core/base/command_line.h"
 #include "core/base/message_text.h"
 #include "core/base/program.h"
+#include "core/base/stopwatch.h"
 #include "core/cli/cache_list.h"
 #include "core/cli/commands.h"
 #include "core/cli/engine.h"
@@ -27,10 +28,11 @@
 namespace octet {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-constexpr int32_t kStepTokens = 512;   // most tokens of one step
+constexpr int32_t kStepTokens = 512;  // most tokens of one step
+constexpr const char* kRoomAdvice =
+    "lower --batch-size, --input-len or --output-len, or name fewer caches in --compare";
 constexpr double kRateSeconds = 0.15;  // of measuring the memory, before and after each case
 
 struct BenchFlags {
@@ -56,29 +58,30 @@ struct Subject {
   std::vector<Timing> timings;
 };
 
-absl::StatusOr<std::vector<int32_t>> ParseList(const char* flag, const std::string& list) {
+// Whole numbers with commas between them, none of them twice.
+absl::StatusOr<std::vector<int32_t>> ParseList(const char* flag, const std::string& list, int32_t max) {
   std::vector<int32_t> values;
   for (const std::string& entry : std::vector<std::string>(absl::StrSplit(list, ','))) {
-    auto value = ParseNumber<int32_t>(absl::StrCat("a number of ", flag), entry, {.min = 1});
+    auto value = ParseNumber<int32_t>(absl::StrCat("a number of ", flag), entry, {1, max});
     if (!value.ok()) return value.status();
+    if (std::find(values.begin(), values.end(), *value) != values.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(flag, " has ", *value, " twice; name it once"));
+    }
     values.push_back(*value);
   }
   return values;
 }
 
 absl::StatusOr<std::vector<BenchCase>> Cases(const BenchFlags& flags) {
-  const auto batch_sizes = ParseList("--batch-size", flags.batch_sizes);
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  const auto batch_sizes = ParseList("--batch-size", flags.batch_sizes, kStepTokens);  // a step has a token of each
   if (!batch_sizes.ok()) return batch_sizes.status();
-  const auto inputs = ParseList("--input-len", flags.input_lens);
+  const auto inputs = ParseList("--input-len", flags.input_lens, kMost);
   if (!inputs.ok()) return inputs.status();
-  const auto outputs = ParseList("--output-len", flags.output_lens);
+  const auto outputs = ParseList("--output-len", flags.output_lens, kMost);
   if (!outputs.ok()) return outputs.status();
   std::vector<BenchCase> cases;
   for (const int32_t batch : *batch_sizes) {
-    if (batch > kStepTokens) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--batch-size has ", batch, ", and one step takes ", kStepTokens, " sequences at most"));
-    }
     for (const int32_t input : *inputs) {
       for (const int32_t output : *outputs) cases.push_back({batch, input, output});
     }
@@ -97,8 +100,6 @@ std::vector<int32_t> SomeTokens(int64_t count, int64_t vocab_size) {
   return tokens;
 }
 
-double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 // All prompts in steps as full as they can be, then output_len steps of one token of each sequence.
 absl::StatusOr<Timing> RunOnce(Runner& runner, const BenchCase& c, std::span<const int32_t> tokens) {
   std::vector<PageTable> pages;
@@ -109,7 +110,7 @@ absl::StatusOr<Timing> RunOnce(Runner& runner, const BenchCase& c, std::span<con
   std::vector<SequenceInput> batch;
   batch.reserve(pages.size());
   Timing timing;
-  auto start = Clock::now();
+  Stopwatch watch;
   int64_t done = 0;  // of the first sequence's prompt that is not whole
   for (size_t s = 0; s < pages.size();) {
     batch.clear();
@@ -126,8 +127,8 @@ absl::StatusOr<Timing> RunOnce(Runner& runner, const BenchCase& c, std::span<con
     }
     if (auto logits = runner.Step(batch); !logits.ok()) return logits.status();
   }
-  timing.prefill = Since(start);
-  start = Clock::now();
+  timing.prefill = watch.seconds();
+  watch = Stopwatch();
   for (int64_t at = c.input_len; at < c.max_len(); ++at) {
     batch.clear();
     for (const PageTable& table : pages) {
@@ -135,7 +136,7 @@ absl::StatusOr<Timing> RunOnce(Runner& runner, const BenchCase& c, std::span<con
     }
     if (auto logits = runner.Step(batch); !logits.ok()) return logits.status();
   }
-  timing.decode = Since(start);
+  timing.decode = watch.seconds();
   return timing;
 }
 
@@ -166,21 +167,19 @@ Json JsonOf(const Spread& s) { return {{"median", s.median}, {"min", s.min}, {"m
 
 std::string TextOf(const Spread& s) { return fmt::format("{:.1f} [{:.1f}, {:.1f}]", s.median, s.min, s.max); }
 
-// The faster of two measurements is nearer to what the memory can do.
-absl::Status MeasureRead(Engine& engine, double* read) {
-  auto rates = MeasureMemoryRates(engine.device(), &engine.pool(), kRateSeconds);
-  if (!rates.ok()) {
-    return absl::Status(rates.status().code(),
-                        absl::StrCat("the read bandwidth could not be measured: ", rates.status().message()));
-  }
-  *read = std::max(*read, rates->read);
-  return absl::OkStatus();
+// Bytes per second; none where there is no room for measuring it.
+absl::StatusOr<std::optional<double>> ReadRate(Engine& engine) {
+  const auto rates = MeasureMemoryRates(engine.device(), &engine.pool(), kRateSeconds);
+  if (rates.ok()) return rates->read;
+  if (rates.status().code() == absl::StatusCode::kResourceExhausted) return std::nullopt;
+  return rates.status();
 }
 
-constexpr const char* kRowFormat = "{:>5} {:>6} {:>6}  {:<12} {:>28} {:>28} {:>11} {:>12} {:>12} {:>7} {:>6}\n";
+constexpr const char* kRowFormat = "{:>5} {:>6} {:>6}  {:<14} {:>26} {:>24} {:>11} {:>16} {:>14} {:>7} {:>6}\n";
 
 // One row of the table and of the document.
-void Report(const Engine& engine, const BenchCase& c, Subject& subject, double read, bool text, Json* rows) {
+void Report(const Engine& engine, const BenchCase& c, Subject& subject, std::optional<double> read, bool text,
+            Json* rows) {
   std::vector<double> prefill, decode, total;
   for (const Timing& t : subject.timings) {
     prefill.push_back(static_cast<double>(c.batch_size) * c.input_len / t.prefill);
@@ -190,12 +189,13 @@ void Report(const Engine& engine, const BenchCase& c, Subject& subject, double r
   const Spread prefill_rate = SpreadOf(prefill), decode_rate = SpreadOf(decode), total_ms = SpreadOf(total);
   const KvPlan& kv = subject.runner->plan().kv;
   const double steps_per_s = decode_rate.median / c.batch_size;
-  const double share = DecodeBytes(engine.model(), kv, c) / c.output_len * steps_per_s / read;
+  const double share = DecodeBytes(engine.model(), kv, c) / c.output_len * steps_per_s / read.value_or(1);
   const uint64_t allocated = subject.runner->cache().allocated_bytes();
   if (text) {
     Print(fmt::format(kRowFormat, c.batch_size, c.input_len, c.output_len, subject.name, TextOf(prefill_rate),
                       TextOf(decode_rate), fmt::format("{:.1f}", total_ms.median), kv.total(), allocated,
-                      fmt::format("{:.1f}", read * 1e-9), fmt::format("{:.3f}", share)));
+                      read ? fmt::format("{:.1f}", *read * 1e-9) : "-", read ? fmt::format("{:.3f}", share) : "-"));
+    std::fflush(stdout);
   }
   rows->push_back({{"batch_size", c.batch_size},
                    {"input_len", c.input_len},
@@ -207,29 +207,42 @@ void Report(const Engine& engine, const BenchCase& c, Subject& subject, double r
                    {"decode_tokens_per_s", JsonOf(decode_rate)},
                    {"total_ms", JsonOf(total_ms)},
                    {"kv_bytes", {{"planned", kv.total()}, {"allocated", allocated}}},
-                   {"read_bytes_per_s", read},
-                   {"read_bandwidth_share", share}});
+                   {"read_bytes_per_s", read ? Json(*read) : Json()},
+                   {"read_bandwidth_share", read ? Json(share) : Json()}});
 }
 
-absl::Status RunCase(Engine& engine, const BenchFlags& flags, const BenchCase& c, const std::vector<NamedCache>& caches,
-                     const std::vector<int32_t>& tokens, Json* rows) {
+// What a case runs; nothing is allocated yet.
+absl::StatusOr<std::vector<Subject>> Prepare(Engine& engine, const BenchCase& c,
+                                             const std::vector<NamedCache>& caches) {
   std::vector<Subject> subjects;
-  std::vector<Runner*> runners;
   for (const NamedCache& cache : caches) {
     auto runner = engine.PrepareRunner(
         {.kv = cache.kv, .max_model_len = c.max_len(), .max_num_seqs = c.batch_size, .max_logit_rows = c.batch_size});
     if (!runner.ok()) return runner.status();
-    runners.push_back(runner->get());
     subjects.push_back({cache.name, *std::move(runner), {}});
   }
-  if (auto status = engine.Load(runners); !status.ok()) return status;
-  double read = 0;
-  if (auto status = MeasureRead(engine, &read); !status.ok()) return status;
+  return subjects;
+}
+
+std::vector<Runner*> RunnersOf(const std::vector<Subject>& subjects) {
+  std::vector<Runner*> runners;
+  for (const Subject& subject : subjects) runners.push_back(subject.runner.get());
+  return runners;
+}
+
+absl::Status RunCase(Engine& engine, const BenchFlags& flags, const BenchCase& c, const std::vector<NamedCache>& caches,
+                     const std::vector<int32_t>& tokens, Json* rows) {
+  auto subjects = Prepare(engine, c, caches);
+  if (!subjects.ok()) return subjects.status();
+  // Before the caches are there: measuring takes memory of its own.
+  auto read = ReadRate(engine);
+  if (!read.ok()) return read.status();
+  if (auto status = engine.Load(RunnersOf(*subjects), kRoomAdvice); !status.ok()) return status;
   {
     Progress progress(fmt::format("batch {}, input {}, output {}", c.batch_size, c.input_len, c.output_len));
     const int32_t rounds = flags.warm_up + flags.repeats;
     for (int32_t round = 0; round < rounds; ++round) {
-      for (Subject& subject : subjects) {
+      for (Subject& subject : *subjects) {
         auto timing = RunOnce(*subject.runner, c, tokens);
         if (!timing.ok()) return timing.status();
         if (round >= flags.warm_up) subject.timings.push_back(*timing);
@@ -237,8 +250,13 @@ absl::Status RunCase(Engine& engine, const BenchFlags& flags, const BenchCase& c
       progress.Update(static_cast<double>(round + 1) / rounds);
     }
   }
-  if (auto status = MeasureRead(engine, &read); !status.ok()) return status;
-  for (Subject& subject : subjects) Report(engine, c, subject, read, !flags.json, rows);
+  // The faster of two measurements is nearer to what the memory can do.
+  const auto again = ReadRate(engine);
+  if (!again.ok()) return again.status();
+  *read = std::max(*read, *again);  // none is the least
+  if (!*read)
+    PrintSentence("octet", "warning: no room for measuring the read bandwidth, which takes 512 MiB for a moment");
+  for (Subject& subject : *subjects) Report(engine, c, subject, *read, !flags.json, rows);
   return absl::OkStatus();
 }
 
@@ -257,8 +275,13 @@ absl::Status Bench(const BenchFlags& flags) {
     return absl::InvalidArgumentError(absl::StrCat("--input-len and --output-len come to ", longest,
                                                    " tokens, and the model's context is ", context));
   }
-  // Loaded alone: each case takes its caches and gives them back.
-  if (auto status = engine.Load({}); !status.ok()) return status;
+  // Every case is looked at before the first one runs. Each takes its caches and gives them back.
+  for (const BenchCase& c : *cases) {
+    const auto subjects = Prepare(engine, c, *caches);
+    if (!subjects.ok()) return subjects.status();
+    if (auto status = engine.CheckRoom(RunnersOf(*subjects), kRoomAdvice); !status.ok()) return status;
+  }
+  if (auto status = engine.Load({}, kRoomAdvice); !status.ok()) return status;
   const std::vector<int32_t> tokens = SomeTokens(longest, engine.model().config().vocab_size);
 
   const DeviceInfo& device = engine.device().info();
@@ -273,32 +296,37 @@ absl::Status Bench(const BenchFlags& flags) {
                    {"step_weight_bytes", engine.model().step_weight_bytes()},
                    {"cases", Json::array()}};
   if (!flags.json) {
-    Print(fmt::format("{}\n{} {} ({}), {} compute, {}; median [min, max] of {} runs each, caches in turn\n\n",
+    Print(fmt::format("{}\n{} {} ({}), {} compute, {}; median [min, max] of {} each, caches in turn\n\n",
                       Printable(flags.model.model), engine.device().id(), Printable(device.name),
                       Printable(device.arch), flags.model.compute, CountOf(engine.pool().threads(), "thread"),
-                      flags.repeats));
+                      CountOf(flags.repeats, "run")));
     Print(fmt::format(kRowFormat, "batch", "input", "output", "cache", "prompt tokens/s", "decode tokens/s", "total ms",
-                      "KV planned", "KV taken", "GB/s", "share"));
+                      "KV bytes planned", "KV bytes taken", "GB/s", "share"));
   }
+  // What was measured before an error is told.
+  absl::Status status;
   for (const BenchCase& c : *cases) {
-    if (auto status = RunCase(engine, flags, c, *caches, tokens, &document["cases"]); !status.ok()) return status;
+    status = RunCase(engine, flags, c, *caches, tokens, &document["cases"]);
+    if (!status.ok()) break;
   }
   if (flags.json) {
-    Print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+    if (!document["cases"].empty()) Print(document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   } else {
+    const bool host = device.kind == DeviceInfo::Kind::kCpu;
     Print(
-        "\nGB/s: what the device's memory gave, read only, around the case. share: of it, by the weights and the K and "
-        "V\n"
-        "that the decode steps have to read.\n");
+        fmt::format("\ntokens/s: of all sequences of the batch together. GB/s: what the device's memory gave before "
+                    "and after the case, {}. share: of it, by the weights and the\n"
+                    "K and V that the decode steps have to read.\n",
+                    host ? "read by all threads" : "copied, reads and writes counted"));
   }
-  return absl::OkStatus();
+  return status;
 }
 
 }  // namespace
 
 void AddBench(CommandLine& program) {
   auto flags = std::make_shared<BenchFlags>();
-  CommandLine& command = program.AddCommand("bench", "how fast a model's prompt and decode steps are");
+  CommandLine& command = program.AddCommand("bench", "how fast a model's prompts and decode steps are");
   flags->model.AddTo(command);
   command.AddText("--compare", &flags->caches, "caches that take turns: dtypes, or int8 with a recipe (int8:plain)",
                   CommandLine::Text::kShowsDefault);

@@ -213,7 +213,7 @@ Summary Summarize(const Subject& subject) {
 absl::Status Quality(const QualityFlags& flags) {
   auto caches = ParseCaches("--caches", flags.caches, flags.model.block_size);
   if (!caches.ok()) return caches.status();
-  auto against = ParseCache(flags.against, flags.model.block_size);
+  auto against = ParseCache("--against", flags.against, flags.model.block_size);
   if (!against.ok()) return against.status();
   caches->insert(caches->begin(), *std::move(against));
   if (flags.has_window && flags.window > flags.tokens) {
@@ -254,7 +254,7 @@ absl::Status Quality(const QualityFlags& flags) {
     runners.push_back(subject.runner.get());
     subjects.push_back(std::move(subject));
   }
-  if (auto status = engine.Load(runners); !status.ok()) return status;
+  if (auto status = engine.Load(runners, "lower --window or name fewer --caches"); !status.ok()) return status;
   for (Subject& subject : subjects) {
     subject.pages = std::make_unique<PageTable>(&subject.runner->cache().pool());
   }

@@ -1,6 +1,7 @@
 #include "core/cli/engine.h"
 
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/command_line.h"
@@ -115,7 +116,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Open(const ModelFlags& flags, in
 }
 
 absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const KvOptions& kv, int64_t max_model_len,
-                                                              int32_t max_logit_rows) const {
+                                                              int32_t max_logit_rows) {
   RunnerOptions options;
   options.kv = kv;
   options.max_model_len = max_model_len;
@@ -124,7 +125,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const KvOptions& k
   return PrepareRunner(options);
 }
 
-absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const RunnerOptions& options) const {
+absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const RunnerOptions& options) {
   auto runner = Runner::Prepare(*model_, options);
   if (!runner.ok()) return runner.status();
   if (std::min((*runner)->support_level(), model_->support_level()) < 2) {
@@ -132,12 +133,12 @@ absl::StatusOr<std::unique_ptr<Runner>> Engine::PrepareRunner(const RunnerOption
     if (flags_.strict) {
       return absl::UnimplementedError(absl::StrCat(slow, ", and --strict was given; leave --strict out to run it"));
     }
-    PrintSentence("octet", "warning: " + slow);
+    if (!std::exchange(warned_, true)) PrintSentence("octet", "warning: " + slow);
   }
   return runner;
 }
 
-absl::Status Engine::Load(const std::vector<Runner*>& runners) {
+absl::Status Engine::CheckRoom(const std::vector<Runner*>& runners, std::string_view advice) const {
   uint64_t needed = loaded_ ? 0 : model_->weight_bytes() + model_->constant_bytes();
   for (const Runner* runner : runners) {
     if (__builtin_add_overflow(needed, runner->plan().own_bytes(), &needed)) needed = UINT64_MAX;
@@ -145,10 +146,15 @@ absl::Status Engine::Load(const std::vector<Runner*>& runners) {
   auto memory = device_->memory();
   if (!memory.ok()) return memory.status();
   if (needed > memory->free_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(device_->id(), " has ", HumanBytes(memory->free_bytes), " free and this run needs ",
-                     HumanBytes(needed), "; lower --max-model-len or --max-num-seqs, or use --kv-cache-dtype int8"));
+    return absl::ResourceExhaustedError(absl::StrCat(device_->id(), " has ", HumanBytes(memory->free_bytes),
+                                                     " free and this run needs ", HumanBytes(needed), "; ",
+                                                     std::string(advice)));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Engine::Load(const std::vector<Runner*>& runners, std::string_view advice) {
+  if (auto status = CheckRoom(runners, advice); !status.ok()) return status;
   if (!loaded_) {
     Progress progress("loading the model");
     if (auto status = model_->Upload(&Progress::Callback, &progress); !status.ok()) return status;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -63,14 +64,17 @@ class Engine {
 
   // A runner for sequences of max_model_len tokens; nothing is allocated yet.
   absl::StatusOr<std::unique_ptr<Runner>> PrepareRunner(const KvOptions& kv, int64_t max_model_len,
-                                                        int32_t max_logit_rows) const;
+                                                        int32_t max_logit_rows);
 
   // The same with room for more sequences than the flags say.
-  absl::StatusOr<std::unique_ptr<Runner>> PrepareRunner(const RunnerOptions& options) const;
+  absl::StatusOr<std::unique_ptr<Runner>> PrepareRunner(const RunnerOptions& options);
 
-  // Checks that the device has room for the runners and, the first time, for the weights; then packs the weights and
-  // takes the runners' memory.
-  absl::Status Load(const std::vector<Runner*>& runners);
+  // ResourceExhausted where the device has no room for the runners and, before Load, the weights; `advice` ends the
+  // sentence.
+  absl::Status CheckRoom(const std::vector<Runner*>& runners, std::string_view advice) const;
+
+  // Checks the room; then packs the weights, the first time, and takes the runners' memory.
+  absl::Status Load(const std::vector<Runner*>& runners, std::string_view advice);
 
  private:
   explicit Engine(const ModelFlags& flags) : flags_(flags), pool_(flags.device.threads) {}
@@ -83,6 +87,7 @@ class Engine {
   std::unique_ptr<Device> device_;
   std::unique_ptr<Model> model_;
   bool loaded_ = false;  // the weights are on the device
+  bool warned_ = false;  // that a kernel is not native
   KvOptions kv_;
 };
 

@@ -1,7 +1,6 @@
 #include "core/loader/memory_rates.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "core/base/stopwatch.h"
 
 namespace octet {
 namespace {
@@ -17,17 +17,14 @@ constexpr uint64_t kBytes = uint64_t{256} << 20;
 constexpr uint64_t kWord = 0x0101010101010101u;
 constexpr int64_t kPiece = 512;  // words; one item of a loop
 
-using Clock = std::chrono::steady_clock;
-double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 // The fastest of at least three calls that take `budget` seconds together.
 absl::StatusOr<double> Fastest(const std::function<absl::Status()>& call, double budget) {
   double best = std::numeric_limits<double>::infinity();
-  const auto start = Clock::now();
-  for (int i = 0; i < 3 || Since(start) < budget; ++i) {
-    const auto one = Clock::now();
+  const Stopwatch all;
+  for (int i = 0; i < 3 || all.seconds() < budget; ++i) {
+    const Stopwatch one;
     if (auto status = call(); !status.ok()) return status;
-    best = std::min(best, Since(one));
+    best = std::min(best, one.seconds());
   }
   return best;
 }
@@ -73,11 +70,11 @@ absl::StatusOr<MemoryRates> MeasureMemoryRates(Device& device, ThreadPool* pool,
   auto stream = device.CreateStream();
   if (!stream.ok()) return stream.status();
   auto from = device.Alloc(kBytes), to = device.Alloc(kBytes);
+  const DrainAtEnd drain(device, stream->get());
   for (const auto* buffer : {&from, &to}) {
     if (!buffer->ok()) return buffer->status();
     if (auto status = device.Fill(stream->get(), (*buffer)->get(), 0, kBytes, 1); !status.ok()) return status;
   }
-  const DrainAtEnd drain(device, stream->get());
   if (auto status = device.Sync(stream->get()); !status.ok()) return status;
   const auto copy = Fastest(
       [&] {

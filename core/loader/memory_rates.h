@@ -14,8 +14,8 @@ struct MemoryRates {
   double read = 0;
 };
 
-// Takes 512 MiB of the device for about twice `seconds`, and gives it back. `pool` may be null: the calling thread
-// alone. The device's error, ResourceExhausted among them; DataLoss where the sum is wrong.
+// Thread-safe. Takes 512 MiB of the device for about twice `seconds`, and gives it back. `pool` may be null: the
+// calling thread alone. The device's error, ResourceExhausted among them; DataLoss where the sum is wrong.
 absl::StatusOr<MemoryRates> MeasureMemoryRates(Device& device, ThreadPool* pool, double seconds);
 
 }  // namespace octet

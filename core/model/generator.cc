@@ -1,17 +1,13 @@
 #include "core/model/generator.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/stopwatch.h"
 #include "core/text/stream_decoder.h"
 
 namespace octet {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double Seconds(Clock::time_point from) { return std::chrono::duration<double>(Clock::now() - from).count(); }
 
 // A failure of the draw is a failure of the request: its logits are no numbers.
 absl::Status LogitsError(const absl::Status& status) {
@@ -94,7 +90,7 @@ absl::StatusOr<Generation> Generate(CachedSequence& sequence, const Tokenizer& t
            std::find(options.stop_token_ids.begin(), options.stop_token_ids.end(), id) != options.stop_token_ids.end();
   };
 
-  Clock::time_point start = Clock::now();
+  Stopwatch watch;
   const size_t piece = static_cast<size_t>(runner.max_step_tokens());
   while (done < prompt.size() && !cancelled()) {
     const size_t count = std::min(piece, prompt.size() - done);
@@ -102,9 +98,9 @@ absl::StatusOr<Generation> Generate(CachedSequence& sequence, const Tokenizer& t
     done += count;
     if (on_prompt) on_prompt(static_cast<double>(done) / static_cast<double>(prompt.size()));
   }
-  result.prompt_seconds = Seconds(start);
+  result.prompt_seconds = watch.seconds();
 
-  start = Clock::now();
+  watch = Stopwatch();
   result.finish_reason = "length";
   std::vector<TokenLogprob> top;
   for (;;) {
@@ -136,7 +132,7 @@ absl::StatusOr<Generation> Generate(CachedSequence& sequence, const Tokenizer& t
     ++result.decode_steps;
   }
   if (!decoder->stopped()) emit(decoder->Finish());
-  result.decode_seconds = Seconds(start);
+  result.decode_seconds = watch.seconds();
   return result;
 }
 

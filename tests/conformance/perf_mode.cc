@@ -4,7 +4,6 @@
 // Append is held against copy, decode attention and linear layers, which read far more than they write, against read.
 // A case that fits into the caches of the processor can exceed 1.
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/stopwatch.h"
 #include "core/loader/memory_rates.h"
 #include "nlohmann/json.hpp"
 #include "tests/conformance/case_lists.h"
@@ -33,28 +33,25 @@ struct PerfRow {
   bool against_copy = false;
 };
 
-using Clock = std::chrono::steady_clock;
-double Since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 // Seconds of one call: the best of at least three bursts that fill `budget` seconds together.
 Status Time(const std::function<Status()>& call, double budget, double* seconds) {
   auto burst = [&](int n, double* each) -> Status {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     for (int i = 0; i < n; ++i) OCTET_RETURN_IF_ERROR(call());
     Sync();
-    *each = Since(start) / n;
+    *each = watch.seconds() / n;
     return OkStatus();
   };
   double first = 0;
   OCTET_RETURN_IF_ERROR(burst(1, &first));
   OCTET_RETURN_IF_ERROR(burst(1, seconds));
-  const auto start = Clock::now();
+  const Stopwatch watch;
   const int n = static_cast<int>(std::clamp(budget / 5 / std::max(*seconds, 1e-9), 1.0, 1e6));
-  for (int i = 0; i < 3 || Since(start) < budget; ++i) {
+  for (int i = 0; i < 3 || watch.seconds() < budget; ++i) {
     double each = 0;
     OCTET_RETURN_IF_ERROR(burst(n, &each));
     *seconds = std::min(*seconds, each);
-    if (Since(start) > 4 * budget) break;  // one call is longer than the budget
+    if (watch.seconds() > 4 * budget) break;  // one call is longer than the budget
   }
   return OkStatus();
 }

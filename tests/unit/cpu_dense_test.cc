@@ -161,7 +161,7 @@ void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vect
 }
 
 TEST(CpuDenseTest, LinearOfEveryTypeMatchesDoubleAndDoesNotDependOnTheOtherTokens) {
-  for (const char* isa : {"isa=v2", "isa=v3", "isa=v4"}) {
+  for (const char* isa : {"isa=v2", "isa=v3", "isa=v4", "isa=amx"}) {
     const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), nullptr);
     octet_device* probe = nullptr;
     if (table->device->open(0, isa, &probe, nullptr) != OCTET_OK) continue;
@@ -204,6 +204,17 @@ TEST(CpuDenseTest, FastLinearStaysNearAndDoesNotDependOnTheOtherTokens) {
     ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.begin(), x.begin() + 33 * columns}, y, 0x1p-7));
     ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.end() - columns, x.end()}, {y.end() - m.rows, y.end()}, 0x1p-7));
   }
+}
+
+TEST(CpuDenseTest, FastWeightsUseAmxWhereItIs) {
+  Error error;
+  const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), &error);
+  octet_device* probe = nullptr;
+  if (table->device->open(0, "isa=amx", &probe, &error) == OCTET_UNAVAILABLE) GTEST_SKIP() << error.message;
+  table->device->close(probe);
+  Rig rig(2, "isa=amx");
+  EXPECT_THAT(Matrix(rig, {{DType::kQ4_0, 16}}, 64, 8, false).support.kernel, ::testing::StartsWith("linear bf16 "));
+  EXPECT_THAT(Matrix(rig, {{DType::kQ4_0, 16}}, 64, 8, true).support.kernel, ::testing::StartsWith("linear f32 "));
 }
 
 TEST(CpuDenseTest, StackedPartsRowScalesBiasNormAndResidualInPlace) {

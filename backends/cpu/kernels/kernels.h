@@ -95,7 +95,7 @@ struct AttentionParams {
 // A tile is 16 rows of one stored tensor in the tile order of kernels/tile_format.h.
 constexpr int kTileRows = 16;
 constexpr int kTileColumns = 32;    // what one dequantize call expands
-constexpr int kBlockColumns = 256;  // columns are summed in order within a block, then block sums in order
+constexpr int kBlockColumns = 256;  // `linear` sums columns in order within a block, then block sums in order
 
 struct Tile {
   const uint8_t* data;
@@ -153,7 +153,7 @@ struct KernelTable {
   // Items: ceil(num_tiles / tiles_per_item) panels for each of ceil(tokens / tokens_per_item) runs of tokens, panels
   // innermost.
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
-  // The same with x and weights rounded to bf16; null where the processor has no use of that.
+  // The same for more than four tokens with x and weights rounded to bf16; null where the processor has no use of that.
   void (*linear_bf16)(const LinearParams&, int64_t begin, int64_t end);
   // Row `row` of tiles as f32 [columns] times scale.
   void (*embed)(const Tile*, int64_t row, int64_t columns, float scale, float* y);

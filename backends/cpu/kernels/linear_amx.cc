@@ -1,11 +1,12 @@
-// y = x W^T + bias + residual for prompts, with x and W rounded to bf16 and products summed in f32 by the tile unit of
-// Intel's AMX (TDPBF16PS: 16 x 16 sums over 32 columns an instruction). Rounding x costs a relative error of 2^-9 per
-// element, and W too where it is not stored in bf16.
+// y = x W^T + bias + residual for more than a few tokens, with x and W rounded to bf16 and products summed in f32 by
+// the tile unit of Intel's AMX (TDPBF16PS: 16 x 16 sums over 32 columns an instruction). Rounding a normal x costs a
+// relative error of 2^-9, and W too where it is not stored in bf16; the unit takes denormals for zero.
 //
 // Memory as in linear.cc: an item reads its tiles once per run of tokens and expands a block of 256 columns x 64 rows
 // to 32 KiB of pairs in L1, which are the unit's B operand as they lie; x is its A operand. Order of sums for every
-// output: pairs of columns in order, then row scale, bias, residual; so a token's result does not depend on the other
-// tokens of the call. Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18.
+// output: as the unit does it within 32 columns, those in order, then row scale, bias, residual; so a token's result is
+// the same in every call of this kernel. Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume
+// 1, chapter 18.
 #include <immintrin.h>
 
 #include "backends/cpu/kernels/dequantize.h"
