@@ -116,8 +116,9 @@ Side SideOf(const KvLayer& layer, const CacheSide& s, const Tensor* scale, const
   Side side{};
   uint8_t* cache = CacheOf(layer);
   side.data = cache + s.data_base;
-  side.scale = cache + s.scale_base;
-  side.zero = cache + s.zero_base;
+  // A base that the layout does not use may hold anything.
+  if (s.dynamic()) side.scale = cache + s.scale_base;
+  if (s.dynamic() && s.scheme == octet::Scheme::kAsymmetric) side.zero = cache + s.zero_base;
   for (size_t i = 0; i < 3; ++i) {
     side.data_stride[i] = s.data_stride[i];
     side.scale_stride[i] = s.scale_stride[i];
