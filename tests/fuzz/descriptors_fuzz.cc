@@ -68,16 +68,22 @@ const Rig& TheRig() {
   return *rig;
 }
 
+// Fills the rig's tensors. Its loops are no news to the fuzzer, and counting them takes a third of its time.
+#if defined(__clang__)
+__attribute__((no_sanitize("coverage")))
+#endif
+void Fill(uint8_t seed, int32_t* index, float* value) {
+  for (size_t i = 0; i < kIndexBytes / 4; ++i) index[i] = static_cast<int32_t>(i % 7) - (seed == 255 ? 1 : 0);
+  constexpr float kValues[] = {0.0f, 1.0f, -2.5f, 1e-30f, 65504.0f, 3e38f};
+  for (size_t i = 0; i < kFloatBytes / 4; ++i) value[i] = kValues[(i * 7 + seed) % std::size(kValues)];
+  if (seed > 200) value[seed] = std::numeric_limits<float>::quiet_NaN();
+}
+
 class Caller {
  public:
   Caller(const uint8_t* data, size_t size) : in_(data, size), rig_(TheRig()) {
     const auto seed = in_.Take<uint8_t>();
-    auto* index = reinterpret_cast<int32_t*>(rig_.Map(rig_.indices));
-    for (size_t i = 0; i < kIndexBytes / 4; ++i) index[i] = static_cast<int32_t>(i % 7) - (seed == 255 ? 1 : 0);
-    auto* value = reinterpret_cast<float*>(rig_.Map(rig_.floats));
-    constexpr float kValues[] = {0.0f, 1.0f, -2.5f, 1e-30f, 65504.0f, 3e38f};
-    for (size_t i = 0; i < kFloatBytes / 4; ++i) value[i] = kValues[(i * 7 + seed) % std::size(kValues)];
-    if (seed > 200) value[seed] = std::numeric_limits<float>::quiet_NaN();
+    Fill(seed, reinterpret_cast<int32_t*>(rig_.Map(rig_.indices)), reinterpret_cast<float*>(rig_.Map(rig_.floats)));
     std::memset(rig_.Map(rig_.cache), seed & 0x7f, kCacheBytes);
   }
 
