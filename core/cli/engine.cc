@@ -1,10 +1,12 @@
 #include "core/cli/engine.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/command_line.h"
+#include "core/base/message_text.h"
 #include "core/base/program.h"
 #include "core/cli/progress.h"
 #include "core/kv/kv_options.h"
@@ -66,6 +68,14 @@ absl::StatusOr<std::unique_ptr<GgufFile>> OpenModelFile(const std::string& path)
 }
 
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(Registry& registry, const DeviceFlags& flags) {
+  // A file that was named and is not used is told even where another backend does.
+  for (const BackendReport& report : registry.reports()) {
+    const auto& named = flags.backend_paths;
+    if (report.state == BackendState::kReady || std::find(named.begin(), named.end(), report.path) == named.end())
+      continue;
+    PrintSentence("octet",
+                  absl::StrCat("warning: ", Printable(report.path), " of --backend-path is not used: ", report.reason));
+  }
   auto device = registry.Open(flags.device);
   if (device.status().code() == absl::StatusCode::kNotFound) {
     return absl::UnavailableError(device.status().message());

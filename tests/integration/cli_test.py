@@ -533,6 +533,11 @@ class WithModel(Case):
             self.fails(2, "quality", "-m", self.model, "-f", text, "--tokens", 2, "--caches", cache, says=says)
         self.fails(2, "quality", "-m", self.model, "-f", os.path.join(self.folder.name, "no.txt"), says="no.txt")
 
+    def test_a_named_backend_that_is_not_used_is_told(self):
+        path = self.file("liboctet_backend_other.so", b"no library")
+        done = self.succeeds("run", "-m", self.model, "-p", "x", "-n", 1, "--backend-path", path)
+        self.assertRegex(done.stderr.decode(), rf"(?m)^octet: warning: {re.escape(path)} of --backend-path is not used: \S")
+
     def test_bench_measures_each_case(self):
         document = self.json_of("bench", "-m", self.model, "--batch-size", "1,3", "--input-len", "20", "--output-len", "2,4",
                                 "--compare", "int8,bf16", "--repeats", 2, "--warm-up", 0)
