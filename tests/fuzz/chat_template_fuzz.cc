@@ -17,7 +17,7 @@ using jinja::Entries;
 using jinja::List;
 using jinja::Value;
 
-constexpr uint64_t kWork = uint64_t{1} << 17;
+constexpr uint64_t kWork = uint64_t{1} << 19;
 
 Value Text(const char* text) { return Value::Of(std::string(text)); }
 

@@ -160,6 +160,17 @@ void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vect
   }
 }
 
+// y = m x has the same bytes for the first tokens when they are the only ones.
+void ExpectSameRowsAlone(Matrix& m, const octet_tensor& x, const std::vector<float>& y,
+                         std::initializer_list<int64_t> counts) {
+  for (const int64_t tokens : counts) {
+    octet_tensor some = x;
+    some.shape[0] = tokens;
+    const std::vector<float> few = m.Linear(some);
+    EXPECT_EQ(std::memcmp(few.data(), y.data(), few.size() * sizeof(float)), 0) << tokens << " tokens";
+  }
+}
+
 TEST(CpuDenseTest, LinearOfEveryTypeMatchesDoubleAndDoesNotDependOnTheOtherTokens) {
   for (const char* isa : {"isa=v2", "isa=v3", "isa=v4", "isa=amx"}) {
     const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), nullptr);
@@ -174,12 +185,7 @@ TEST(CpuDenseTest, LinearOfEveryTypeMatchesDoubleAndDoesNotDependOnTheOtherToken
       const std::vector<float> x = RandomFloats(static_cast<size_t>(245 * columns), 8);
       const octet_tensor all = rig.Put(x, {245, columns});
       const std::vector<float> y = m.Linear(all);
-      for (int64_t tokens : {1, 2, 3, 4, 5, 13}) {
-        octet_tensor some = all;
-        some.shape[0] = tokens;
-        const std::vector<float> few = m.Linear(some);
-        EXPECT_EQ(std::memcmp(few.data(), y.data(), few.size() * sizeof(float)), 0) << tokens << " tokens";
-      }
+      ExpectSameRowsAlone(m, all, y, {1, 2, 3, 4, 5, 13});
       ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.begin(), x.begin() + 5 * columns}, y));
     }
   }
@@ -195,12 +201,7 @@ TEST(CpuDenseTest, FastLinearStaysNearAndDoesNotDependOnTheOtherTokens) {
     const std::vector<float> x = RandomFloats(static_cast<size_t>(261 * columns), 9);
     const octet_tensor all = rig.Put(x, {261, columns});
     const std::vector<float> y = m.Linear(all);
-    for (int64_t tokens : {5, 15, 16, 17, 33, 256}) {
-      octet_tensor some = all;
-      some.shape[0] = tokens;
-      const std::vector<float> few = m.Linear(some);
-      EXPECT_EQ(std::memcmp(few.data(), y.data(), few.size() * sizeof(float)), 0) << tokens << " tokens";
-    }
+    ExpectSameRowsAlone(m, all, y, {5, 15, 16, 17, 33, 256});
     ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.begin(), x.begin() + 33 * columns}, y, 0x1p-7));
     ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.end() - columns, x.end()}, {y.end() - m.rows, y.end()}, 0x1p-7));
   }
