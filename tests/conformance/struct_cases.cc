@@ -134,15 +134,10 @@ Status ProbeDense(const std::string& which, Probe probe) {
     Judge(probe, which, code, error, nullptr);
     return OkStatus();
   }
-  const Block x(std::vector<float>(32, 1.0f)), y(4 * 4), workspace(support.workspace_bytes);
+  const Block x(std::vector<float>(32, 1.0f)), y(4 * 4);
+  const Workspace workspace(support.workspace_bytes);
   const Tensor xt = x.View(DType::kF32, {1, 32}), yt = y.View(DType::kF32, {1, 4});
-  LinearArgs args;
-  args.x = &xt;
-  args.y = &yt;
-  args.w = weight;
-  args.workspace = workspace.buffer();
-  args.workspace_offset = workspace.offset();
-  Grown<octet_linear_args> grown(convert::ToC(args));
+  Grown<octet_linear_args> grown(convert::ToC(ArgsOf(xt, yt, weight, workspace)));
   grown.Apply(probe);
   error = Error();
   code = ops->linear(&TheSubject().s(), &grown.base, &error);
