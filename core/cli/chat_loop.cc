@@ -53,7 +53,10 @@ class Loop {
       auto line = (*reader)->Read();
       if (!line.ok()) return line.status();
       if (line->kind == InputLine::Kind::kEnd) break;
-      if (line->left_out > 0) Note(absl::StrCat(CountOf(line->left_out, "pasted control character"), " left out"));
+      const auto [pasted_controls, bad_bytes] = line->left_out;
+      if (pasted_controls > 0) Note(absl::StrCat(CountOf(pasted_controls, "pasted control character"), " left out"));
+      if (bad_bytes > 0)
+        Note(absl::StrCat(CountOf(bad_bytes, "byte"), " that ", bad_bytes == 1 ? "is" : "are", " not UTF-8 left out"));
       if (line->kind == InputLine::Kind::kText) status = Take(line->text);
     }
     if (totals_.answers > 0) PrintTotals();

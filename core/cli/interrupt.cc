@@ -21,7 +21,7 @@ void SetFlagOrEnd(int) {
 InterruptScope::InterruptScope(void (*handler)(int)) {
   struct sigaction action = {};
   action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;  // output goes on; the line editor has a handler of its own that does end its read
+  action.sa_flags = SA_RESTART;  // output goes on
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, &before_);
 }

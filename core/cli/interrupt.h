@@ -23,7 +23,7 @@ class InterruptScope {
   struct sigaction before_;
 };
 
-// Nothing but that a read which waits for input comes back.
+// Nothing, until the prompt waits for it (prompt_signals.h).
 class IgnoreInterrupts : public InterruptScope {
  public:
   IgnoreInterrupts();

@@ -5,19 +5,22 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <cerrno>
 #include <clocale>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <cwchar>
+#include <optional>
 #include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "core/base/program.h"
 #include "core/cli/history_file.h"
+#include "core/cli/prompt_signals.h"
 
 namespace octet {
 namespace {
@@ -41,7 +44,7 @@ class PlainReader : public LineReader {
     }
     std::string_view text(line_, static_cast<size_t>(size));
     if (text.ends_with('\n')) text.remove_suffix(1);
-    return InputLine{InputLine::Kind::kText, std::string(text), 0};
+    return InputLine{InputLine::Kind::kText, std::string(text), {}};
   }
 
  private:
@@ -54,70 +57,11 @@ constexpr char kPasteOn[] = "\033[?2004h";
 constexpr char kPasteOff[] = "\033[?2004l";
 constexpr wchar_t kPasteEnd[] = L"\033[201~";
 
-// The editor's own stream: stdout would keep the mark of a write that Ctrl-C cut short while Ctrl-S held the terminal.
-ssize_t WriteEditor(void*, const char* text, size_t size) {
-  return WriteAll(STDOUT_FILENO, {text, size}) ? static_cast<ssize_t>(size) : 0;
-}
+// What mbrtowc says.
+constexpr size_t kNoCharacter = static_cast<size_t>(-1);
+constexpr size_t kUnfinished = static_cast<size_t>(-2);
 
 unsigned char InsertNewline(EditLine* editor, int) { return el_winsertstr(editor, L"\n") == 0 ? CC_REFRESH : CC_ERROR; }
-
-// Bracketed paste is on while a line is read, and off also when a signal ends or stops the program meanwhile. libedit
-// has restored the terminal's mode by then: it calls the handlers that it found, these. It takes its own away with the
-// first signal; that a second SIGINT ends the read, too, is seen to here.
-class BracketedPaste {
- public:
-  BracketedPaste() {
-    for (size_t i = 0; i < kSignals.size(); ++i) {
-      struct sigaction action = {};
-      action.sa_handler = &OnSignal;
-      action.sa_flags = SA_RESTART;
-      sigemptyset(&action.sa_mask);
-      sigaction(kSignals[i], &action, &before_[i]);
-      // Who is not to be ended by a signal, as under nohup, stays so.
-      if (before_[i].sa_handler == SIG_IGN) sigaction(kSignals[i], &before_[i], nullptr);
-    }
-    struct sigaction interrupt;
-    sigaction(SIGINT, nullptr, &interrupt_);
-    interrupt = interrupt_;
-    interrupt.sa_flags &= ~SA_RESTART;
-    sigaction(SIGINT, &interrupt, nullptr);
-    WriteAll(STDOUT_FILENO, kPasteOn);
-  }
-  ~BracketedPaste() {
-    WriteAll(STDOUT_FILENO, kPasteOff);
-    for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
-    sigaction(SIGINT, &interrupt_, nullptr);
-  }
-  BracketedPaste(const BracketedPaste&) = delete;
-  BracketedPaste& operator=(const BracketedPaste&) = delete;
-
- private:
-  static constexpr std::array<int, 4> kSignals = {SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
-
-  // Does what the signal does by default. Of these only SIGTSTP comes back, when the program goes on.
-  static void OnSignal(int signal) {
-    const int error = errno;
-    // A terminal that Ctrl-S holds would hold the end as well.
-    struct pollfd terminal = {STDOUT_FILENO, POLLOUT, 0};
-    if (poll(&terminal, 1, 0) == 1) WriteAll(STDOUT_FILENO, kPasteOff);
-    struct sigaction action = {}, ours;
-    action.sa_handler = SIG_DFL;
-    sigemptyset(&action.sa_mask);
-    sigaction(signal, &action, &ours);
-    raise(signal);
-    sigset_t only, before;
-    sigemptyset(&only);
-    sigaddset(&only, signal);
-    pthread_sigmask(SIG_UNBLOCK, &only, &before);
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    sigaction(signal, &ours, nullptr);
-    WriteAll(STDOUT_FILENO, kPasteOn);
-    errno = error;
-  }
-
-  std::array<struct sigaction, kSignals.size()> before_;
-  struct sigaction interrupt_;
-};
 
 class TerminalReader : public LineReader {
  public:
@@ -128,11 +72,11 @@ class TerminalReader : public LineReader {
   }
 
   absl::Status Open() {
+    if (auto status = PromptSignals::Open(); !status.ok()) return status;
     std::setlocale(LC_CTYPE, "");
     if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
     history_ = history_init();
-    output_.reset(
-        fopencookie(nullptr, "w", {.read = nullptr, .write = &WriteEditor, .seek = nullptr, .close = nullptr}));
+    output_.reset(fopencookie(this, "w", {.read = nullptr, .write = &WriteEditor, .seek = nullptr, .close = nullptr}));
     if (output_ != nullptr) {
       editor_ = el_init_fd("octet", stdin, output_.get(), stderr, STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO);
     }
@@ -146,7 +90,7 @@ class TerminalReader : public LineReader {
     el_set(editor_, EL_PROMPT, &TerminalReader::Prompt);
     el_set(editor_, EL_HIST, history, history_);
     el_set(editor_, EL_EDITOR, "emacs");
-    el_set(editor_, EL_SIGNAL, 1);  // restores the terminal's mode before a signal ends or stops the program
+    el_set(editor_, EL_GETCFN, &TerminalReader::GetKey);
     // The wide form keeps these pointers; the narrow one makes copies that nobody frees.
     el_wset(editor_, EL_ADDFN, L"octet-paste", L"insert pasted text", &InsertPaste);
     el_wset(editor_, EL_ADDFN, L"octet-newline", L"insert a newline", &InsertNewline);
@@ -162,21 +106,20 @@ class TerminalReader : public LineReader {
 
   absl::StatusOr<InputLine> Read() override {
     int size = 0;
-    left_out_ = 0;
-    const char* line = nullptr;
-    int error = 0;
-    {
-      const BracketedPaste paste;
-      errno = 0;
-      line = el_gets(editor_, &size);
-      error = errno;
-    }
-    if (line == nullptr || size <= 0) {
+    left_out_ = {};
+    interrupted_ = changed_ = false;
+    signals_.emplace();
+    WriteAll(STDOUT_FILENO, kPasteOn);
+    errno = 0;
+    const char* line = el_gets(editor_, &size);
+    const int error = errno;
+    while (const int signal = signals_->Take()) Handle(signal);
+    WriteAll(STDOUT_FILENO, kPasteOff);
+    signals_.reset();
+    if (interrupted_ || line == nullptr || size <= 0) {
       std::fputs("\n", stdout);
       std::fflush(stdout);
-      if (std::exchange(interrupted_, false) || (size < 0 && error == EINTR)) {
-        return InputLine{InputLine::Kind::kInterrupted, "", 0};
-      }
+      if (interrupted_) return InputLine{InputLine::Kind::kInterrupted, "", {}};
       if (size < 0 && error != EIO) return ReadError(error);  // EIO: the terminal is gone
       return InputLine{};
     }
@@ -199,6 +142,10 @@ class TerminalReader : public LineReader {
   }
   static char* Prompt(EditLine* editor) { return Self(editor)->prompt_.data(); }
   static unsigned char InsertPaste(EditLine* editor, int);
+  static int GetKey(EditLine* editor, wchar_t* key) { return Self(editor)->ReadKey(key); }
+  int ReadKey(wchar_t* key);
+  static ssize_t WriteEditor(void* self, const char* text, size_t size);
+  void Handle(int signal);
 
   // Once: the history goes on in memory.
   void Warn(const absl::Status& status) {
@@ -210,12 +157,89 @@ class TerminalReader : public LineReader {
   std::string prompt_;
   HistoryFile file_;
   bool keep_ = true;
-  bool interrupted_ = false;  // inside a paste
-  int64_t left_out_ = 0;      // of this line's pastes
+  InputLine::LeftOut left_out_;
+  std::optional<PromptSignals> signals_;  // while a line is read
+  bool interrupted_ = false;              // this line
+  bool changed_ = false;                  // the terminal: what it shows has to be drawn again
   History* history_ = nullptr;
   std::unique_ptr<std::FILE, decltype(&std::fclose)> output_{nullptr, &std::fclose};
   EditLine* editor_ = nullptr;
 };
+
+// A key is a character, whose bytes may come one by one. Bytes that are no UTF-8 are counted and passed over.
+int TerminalReader::ReadKey(wchar_t* key) {
+  std::mbstate_t state = {};
+  bool within = false;  // a character
+  for (;;) {
+    if (interrupted_) break;
+    if (std::exchange(changed_, false)) {
+      el_resize(editor_);
+      el_set(editor_, EL_REFRESH);
+    }
+    if (const int signal = signals_->Wait(STDIN_FILENO, POLLIN)) {
+      Handle(signal);
+      continue;
+    }
+    char byte = 0;
+    const ssize_t count = read(STDIN_FILENO, &byte, 1);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (count != 1) return static_cast<int>(count);
+    size_t bytes = std::mbrtowc(key, &byte, 1, &state);
+    if (bytes == kNoCharacter) {
+      ++left_out_.bad_bytes;
+      state = {};
+      if (!std::exchange(within, false)) continue;
+      // This byte may be the start of the next one.
+      bytes = std::mbrtowc(key, &byte, 1, &state);
+      if (bytes == kNoCharacter) {
+        ++left_out_.bad_bytes;
+        state = {};
+        continue;
+      }
+    }
+    within = bytes == kUnfinished;
+    if (!within) return 1;
+  }
+  errno = EINTR;
+  return -1;
+}
+
+// The editor's own stream: stdout would keep the mark of a write that Ctrl-C cut short while Ctrl-S held the terminal,
+// and a held terminal must not hold a signal.
+ssize_t TerminalReader::WriteEditor(void* self, const char* text, size_t size) {
+  constexpr size_t kPiece = 256;  // a terminal that is ready takes as much without waiting
+  auto* reader = static_cast<TerminalReader*>(self);
+  for (size_t done = 0; done < size;) {
+    if (reader->signals_.has_value()) {
+      if (const int signal = reader->signals_->Wait(STDOUT_FILENO, POLLOUT)) {
+        reader->Handle(signal);
+        continue;
+      }
+    }
+    const size_t piece = std::min(kPiece, size - done);
+    if (!WriteAll(STDOUT_FILENO, {text + done, piece})) return 0;
+    done += piece;
+  }
+  return static_cast<ssize_t>(size);
+}
+
+// SIGTERM, SIGHUP, SIGQUIT and SIGTSTP find the terminal as it was before, and come back from SIGTSTP only.
+void TerminalReader::Handle(int signal) {
+  if (signal == SIGINT) {
+    interrupted_ = true;
+    return;
+  }
+  changed_ = true;
+  if (signal == SIGWINCH) return;
+  if (signal != SIGCONT) {
+    struct pollfd terminal = {STDOUT_FILENO, POLLOUT, 0};
+    if (poll(&terminal, 1, 0) == 1) WriteAll(STDOUT_FILENO, kPasteOff);
+    el_set(editor_, EL_PREP_TERM, 0);
+    signals_->Raise(signal);
+  }
+  el_set(editor_, EL_PREP_TERM, 1);
+  WriteAll(STDOUT_FILENO, kPasteOn);
+}
 
 // A paste becomes part of the line, with its newlines, instead of a message per line.
 unsigned char TerminalReader::InsertPaste(EditLine* editor, int) {
@@ -223,11 +247,7 @@ unsigned char TerminalReader::InsertPaste(EditLine* editor, int) {
   std::wstring text;
   wchar_t c;
   while (!text.ends_with(end)) {
-    errno = 0;
-    if (el_wgetc(editor, &c) != 1) {
-      Self(editor)->interrupted_ = errno == EINTR;
-      return CC_EOF;
-    }
+    if (el_wgetc(editor, &c) != 1) return CC_EOF;
     // Carriage return is what terminals send for a newline.
     const bool second_half = c == L'\n' && text.ends_with(L'\r');
     if (!second_half) text += c;
@@ -239,7 +259,7 @@ unsigned char TerminalReader::InsertPaste(EditLine* editor, int) {
     if (w >= 0x20 ? w != 0x7f : w == L'\n' || w == L'\t') {
       plain += w;
     } else {
-      ++Self(editor)->left_out_;
+      ++Self(editor)->left_out_.pasted_controls;
     }
   }
   while (plain.ends_with(L'\n')) plain.pop_back();

@@ -13,12 +13,16 @@ namespace octet {
 
 struct InputLine {
   enum class Kind { kText, kInterrupted, kEnd };  // kInterrupted: Ctrl-C, terminals only
+  struct LeftOut {                                // of what was typed and pasted on a terminal
+    int64_t pasted_controls = 0;
+    int64_t bad_bytes = 0;  // no UTF-8
+  };
   Kind kind = Kind::kEnd;
-  std::string text;      // without its newline; pasted text may have newlines inside
-  int64_t left_out = 0;  // control characters that pasted text had and `text` has not
+  std::string text;  // without its newline; pasted text may have newlines inside
+  LeftOut left_out;
 };
 
-// Thread-compatible; one at a time. On a terminal SIGINT must have a handler that returns while Read waits.
+// Thread-compatible; one at a time.
 class LineReader {
  public:
   // The editor where both stdin and stdout are terminals. What keeps the history from its file is one warning on
