@@ -26,8 +26,10 @@ using octet::Support;
 using octet::Tensor;
 using octet::Unimplemented;
 
-// A request with so few queries gives too few items by rows: its keys are split too, one item per chunk.
+// A request with so few queries gives too few items by rows: its keys are split too, by whole chunks.
 constexpr int32_t kSplitQueries = 4;
+// How many items a worker gets of a step that is split: enough that the last one is not waited for.
+constexpr int64_t kItemsPerWorker = 4;
 
 // A row of a split request: partial rows [partial, partial + chunks).
 struct MergeRow {
@@ -35,8 +37,11 @@ struct MergeRow {
   int32_t q_head;
 };
 
+using AttentionFn = void (*)(const AttentionParams&, const AttentionItem&);
+
 struct Plan final : octet::AttentionPlan {
   AttentionDesc desc;
+  AttentionFn attend = nullptr;
   KvLayout layout;
   std::vector<float> alibi;
   float* partials = nullptr;
@@ -78,33 +83,66 @@ Status CheckDesc(const AttentionDesc& d) {
   return OkStatus();
 }
 
+// Codes with one scale per row, which integer sums need nothing else to know.
+bool PlainCodes(const octet::CacheSide& s) {
+  return s.data_type == DType::kI8 && s.scheme == octet::Scheme::kSymmetric && s.dynamic() && s.groups() == 1 &&
+         s.head_dim <= kMaxIntegerDim;
+}
+
+bool InIntegers(const KernelTable& kernels, const AttentionDesc& d) {
+  return kernels.attention_int8 != nullptr && !d.exact && PlainCodes(d.kv->k) && PlainCodes(d.kv->v) &&
+         !d.kv->has_k_extra;
+}
+
+// The chunks that request r's first query on may see.
+struct ChunkRange {
+  int32_t begin, end;
+};
+
+int32_t FirstChunk(const Plan& plan, size_t r, int32_t position) {
+  const int32_t window = plan.desc.window, begin = plan.kv_begin[r];
+  return (window > 0 ? std::max(begin, position - window + 1) : begin) / kChunkTokens;
+}
+
+ChunkRange ChunksOf(const Plan& plan, size_t r) {
+  const int32_t queries = plan.q_start[r + 1] - plan.q_start[r], kv_len = plan.kv_len[r];
+  return {FirstChunk(plan, r, kv_len - queries), (kv_len + kChunkTokens - 1) / kChunkTokens};
+}
+
+// Chunks of an item of a split request, for about kItemsPerWorker items a worker.
+int32_t ChunksPerItem(const Plan& plan, int64_t workers) {
+  int64_t chunks = 0;
+  for (size_t r = 0; r + 1 < plan.q_start.size(); ++r) {
+    if (plan.q_start[r + 1] == plan.q_start[r]) continue;
+    const ChunkRange range = ChunksOf(plan, r);
+    chunks += int64_t{plan.layout.kv_heads} * (range.end - range.begin);
+  }
+  return static_cast<int32_t>(std::max<int64_t>(1, chunks / (kItemsPerWorker * workers)));
+}
+
 // Items of request r. Rows of a request: query * group + head.
-void CutRequest(Plan& plan, int32_t r, int64_t* partials) {
+void CutRequest(Plan& plan, int32_t r, int32_t chunks_per_item, int64_t* partials) {
   const AttentionDesc& d = plan.desc;
   const auto i = static_cast<size_t>(r);
   const int32_t queries = plan.q_start[i + 1] - plan.q_start[i];
   const int32_t group = d.q_heads / plan.layout.kv_heads;
   const int32_t rows = queries * group, step = RowsPerItem(octet::KRowDim(plan.layout), octet::VRowDim(plan.layout));
   const int32_t kv_len = plan.kv_len[i], first_query = kv_len - queries;
-  const auto first_chunk = [&](int32_t query) {
-    const int32_t key =
-        d.window > 0 ? std::max(plan.kv_begin[i], first_query + query - d.window + 1) : plan.kv_begin[i];
-    return key / kChunkTokens;
-  };
-  const int32_t chunk_begin = first_chunk(0), chunk_end = (kv_len + kChunkTokens - 1) / kChunkTokens;
+  const auto [chunk_begin, chunk_end] = ChunksOf(plan, i);
   const int32_t chunks = chunk_end - chunk_begin;
-  const bool split = queries <= kSplitQueries && chunks > 1 &&
+  const bool split = queries <= kSplitQueries && chunks > chunks_per_item &&
                      *partials + int64_t{queries} * d.q_heads * chunks <= plan.partial_capacity;
   for (int32_t head = 0; head < plan.layout.kv_heads; ++head) {
     // Later rows see more keys: the longest items first.
     for (int32_t end = rows; end > 0; end -= step) {
       const int32_t begin = std::max(0, end - step);
       if (!split) {
-        plan.items.push_back({r, head, begin, end, first_chunk(begin / group), chunk_end, -1, 0});
+        plan.items.push_back({r, head, begin, end, FirstChunk(plan, i, first_query + begin / group), chunk_end, -1, 0});
         continue;
       }
-      for (int32_t c = 0; c < chunks; ++c) {
-        plan.items.push_back({r, head, begin, end, chunk_begin + c, chunk_begin + c + 1, *partials + c, chunks});
+      for (int32_t c = 0; c < chunks; c += chunks_per_item) {
+        const int32_t stop = std::min(chunks, c + chunks_per_item);
+        plan.items.push_back({r, head, begin, end, chunk_begin + c, chunk_begin + stop, *partials + c, chunks});
       }
       for (int32_t row = begin; row < end; ++row, *partials += chunks) {
         plan.merges.push_back({*partials, chunks, plan.q_start[i] + row / group, head * group + row % group});
@@ -135,8 +173,10 @@ Support Attention::Supports(const AttentionDesc& d) const {
   if (!rows.ok()) return Support::No(rows.status().message());
   const auto row_bytes = static_cast<uint64_t>(octet::VRowDim(*d.kv) + 2) * sizeof(float);
   // Extra K dimensions take the path that scales every element.
-  return Support::Yes(d.kv->has_k_extra ? 1 : 2, std::string("attention f32 ") + context_.kernels->name,
-                      static_cast<uint64_t>(*rows) * row_bytes);
+  return Support::Yes(
+      d.kv->has_k_extra ? 1 : 2,
+      std::string(InIntegers(*context_.kernels, d) ? "attention int8 " : "attention f32 ") + context_.kernels->name,
+      static_cast<uint64_t>(*rows) * row_bytes);
 }
 
 StatusOr<std::unique_ptr<octet::AttentionPlan>> Attention::MakePlan(const AttentionDesc& d, octet::Buffer* workspace,
@@ -154,6 +194,7 @@ StatusOr<std::unique_ptr<octet::AttentionPlan>> Attention::MakePlan(const Attent
   auto plan = std::make_unique<Plan>();
   plan->desc = d;
   plan->layout = *d.kv;
+  plan->attend = InIntegers(*context_.kernels, d) ? context_.kernels->attention_int8 : context_.kernels->attention;
   plan->desc.kv = nullptr;
   plan->desc.alibi_slopes = nullptr;
   if (d.alibi_slopes != nullptr) {
@@ -188,12 +229,13 @@ Status Attention::Refill(octet::Stream&, octet::AttentionPlan& base, const Batch
   plan.merges.clear();
   plan.most_kv_len = plan.most_queries = 0;
   int64_t partials = 0;
+  const int32_t chunks_per_item = ChunksPerItem(plan, context_.host.max_workers());
   for (int32_t r = 0; r < n; ++r) {
     const int32_t queries = b.q_start[r + 1] - b.q_start[r];
     if (queries == 0) continue;
     plan.most_kv_len = std::max<int64_t>(plan.most_kv_len, b.kv_len[r]);
     plan.most_queries = std::max<int64_t>(plan.most_queries, queries);
-    CutRequest(plan, r, &partials);
+    CutRequest(plan, r, chunks_per_item, &partials);
   }
   return OkStatus();
 }
@@ -265,8 +307,7 @@ Status Attention::Run(octet::Stream&, const octet::AttentionPlan& base, const Kv
   const int64_t row_flops = 2 * (octet::KRowDim(plan.layout) + octet::VRowDim(plan.layout));
   context_.For(static_cast<int64_t>(plan.items.size()), row_flops * std::min<int64_t>(plan.most_kv_len, kChunkTokens),
                [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i)
-                   context_.kernels->attention(p, plan.items[static_cast<size_t>(i)]);
+                 for (int64_t i = begin; i < end; ++i) plan.attend(p, plan.items[static_cast<size_t>(i)]);
                });
   context_.For(static_cast<int64_t>(plan.merges.size()), row_flops * 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

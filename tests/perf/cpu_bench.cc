@@ -1,13 +1,18 @@
 // Speed of the CPU backend on shapes of small models: linear layers as GFLOP/s (many tokens) and GB/s of stored weights
-// (one token), attention as GFLOP/s. Prints the best of several runs, in CPU time
-// with one thread (other load on the machine then matters less), in wall time with more.
-// Usage: cpu_bench [threads [device options]]; OCTET_CPU_ISA as always.
+// (one token), as the best of several runs, in CPU time with one thread (other load on the machine then matters less),
+// in wall time with more; attention as GOPS, and for one query beside the reading of the same pages by the same threads
+// in turns: medians, and the share of the two. Usage: cpu_bench [threads [all|linear|decode|prompt [device options]]];
+// OCTET_CPU_ISA as always.
 #include <time.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <numeric>
+#include <random>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/thread_pool.h"
@@ -114,7 +119,58 @@ void Linear(Bench& b, DType type, int64_t rows, int64_t columns, int32_t tokens)
   b.table->memory->free(a.workspace);
 }
 
-void Attention(Bench& b, int32_t q_heads, int32_t kv_heads, int32_t dim, int32_t queries, int32_t kv_len, bool int8) {
+// The data and scales of one side that a step must read, as runs of bytes: one per page and KV head.
+struct Runs {
+  std::vector<std::pair<const uint8_t*, int64_t>> runs;
+
+  void Add(const uint8_t* layer, const octet_kv_layout& l, const octet_cache_side& s) {
+    const int64_t row = int64_t{s.head_dim} * ElementBytes(static_cast<DType>(s.data_type));
+    for (int32_t page = 0; page < l.num_pages; ++page) {
+      for (int32_t head = 0; head < l.kv_heads; ++head) {
+        const auto add = [&](uint64_t base, const int64_t* stride, int64_t bytes) {
+          const uint8_t* from = layer + base + page * stride[0] + head * stride[1];
+          runs.emplace_back(from, stride[2] * (l.page_tokens - 1) + bytes);
+        };
+        add(s.data_base, s.data_stride, row);
+        if (s.scheme != OCTET_SCHEME_NONE) add(s.scale_base, s.scale_stride, 4);
+      }
+    }
+  }
+};
+
+// Reads all of them; the result depends on every word.
+uint64_t ReadRuns(ThreadPool& pool, const Runs& runs) {
+  struct Call {
+    const Runs& runs;
+    std::vector<uint64_t> sums;
+  } call{runs, std::vector<uint64_t>(static_cast<size_t>(pool.threads()) * 8)};
+  pool.ParallelFor(
+      static_cast<int64_t>(runs.runs.size()),
+      [](void* arg, uint32_t worker, int64_t begin, int64_t end) {
+        auto& c = *static_cast<Call*>(arg);
+        uint64_t lanes[8] = {};
+        for (int64_t i = begin; i < end; ++i) {
+          const auto [data, bytes] = c.runs.runs[static_cast<size_t>(i)];
+          for (int64_t at = 0; at + 64 <= bytes; at += 64) {
+            uint64_t words[8];
+            std::memcpy(words, data + at, sizeof words);
+            for (int j = 0; j < 8; ++j) lanes[j] += words[j];
+          }
+        }
+        c.sums[worker * 8] += std::accumulate(std::begin(lanes), std::end(lanes), uint64_t{0});
+      },
+      &call);
+  return std::accumulate(call.sums.begin(), call.sums.end(), uint64_t{0});
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// Attention beside the reading of its pages, in turns, over so many layers that none is left in a cache.
+void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, int32_t dim, int32_t queries,
+               int32_t kv_len, bool int8) {
   octet_cache_side k{};
   k.struct_size = sizeof k;
   k.data_type = int8 ? OCTET_I8 : OCTET_BF16;
@@ -154,6 +210,7 @@ void Attention(Bench& b, int32_t q_heads, int32_t kv_heads, int32_t dim, int32_t
   Check(b.table->attention->make_plan(b.device, &d, workspace, 0, &plan, &error));
   std::vector<int32_t> pages(static_cast<size_t>(layout.num_pages));
   std::iota(pages.begin(), pages.end(), 0);
+  std::shuffle(pages.begin(), pages.end(), std::mt19937(1));
   const int32_t q_start[] = {0, queries}, page_start[] = {0, layout.num_pages};
   octet_batch batch{};
   batch.struct_size = sizeof batch;
@@ -163,25 +220,81 @@ void Attention(Bench& b, int32_t q_heads, int32_t kv_heads, int32_t dim, int32_t
   batch.page_start = page_start;
   batch.pages = pages.data();
   Check(b.table->attention->refill(b.stream, plan, &batch, &error));
-  octet_kv_layer layer{};
-  layer.struct_size = sizeof layer;
-  layer.cache = b.Alloc(layout.layer_bytes);
+
+  const int64_t rows = int64_t{layout.num_pages} * 32;
+  const octet_tensor k_rows = b.New(DType::kF32, {rows, kv_heads, dim});
+  const octet_tensor slots = b.New(DType::kI64, {rows}), positions = b.New(DType::kI32, {rows});
+  std::mt19937 random(2);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(rows * kv_heads * dim));
+  for (float& x : values) x = normal(random);
+  std::vector<int64_t> slot_values(static_cast<size_t>(rows));
+  std::iota(slot_values.begin(), slot_values.end(), 0);
+  Check(b.table->memory->write(b.stream, k_rows.buffer, 0, values.data(), values.size() * sizeof(float), &error));
+  Check(b.table->memory->write(b.stream, slots.buffer, 0, slot_values.data(), slot_values.size() * 8, &error));
+  octet_kv_tokens tokens{};
+  tokens.struct_size = sizeof tokens;
+  tokens.k = tokens.v = &k_rows;
+  tokens.slots = &slots;
+  tokens.positions = &positions;
+  // Prompts are bound by arithmetic: one layer.
+  const uint64_t copies = queries > 1 || getenv("HOT") ? 1 : std::max<uint64_t>(1, (uint64_t{256} << 20) / layout.layer_bytes);
+  std::vector<octet_kv_layer> layers(copies);
+  Runs runs;
+  for (octet_kv_layer& layer : layers) {
+    layer.struct_size = sizeof layer;
+    layer.cache = b.Alloc(layout.layer_bytes);
+    if (&layer == layers.data()) {
+      Check(b.table->quant->append(b.stream, &layout, &layer, &tokens, &error));
+    } else {
+      Check(b.table->memory->copy(b.stream, layer.cache, 0, layers[0].cache, 0, layout.layer_bytes, &error));
+    }
+    void* host = nullptr;
+    Check(b.table->memory->map(layer.cache, &host, &error));
+    runs.Add(static_cast<const uint8_t*>(host), layout, k);
+    runs.Add(static_cast<const uint8_t*>(host), layout, v);
+  }
   const octet_tensor q = b.New(DType::kF32, {queries, q_heads, dim}), out = b.New(DType::kF32, {queries, q_heads, dim});
+  std::vector<float> q_values(static_cast<size_t>(queries * q_heads * dim));
+  for (float& x : q_values) x = normal(random);
+  Check(b.table->memory->write(b.stream, q.buffer, 0, q_values.data(), q_values.size() * sizeof(float), &error));
   octet_attention_args args{};
   args.struct_size = sizeof args;
   args.q = &q;
   args.out = &out;
-  const double seconds = BestSeconds([&] { Check(b.table->attention->run(b.stream, plan, &layer, &args, &error)); });
+  std::vector<double> ours, floors;
+  uint64_t sum = 0;
+  for (int round = 0; round < (getenv("HOT") ? 301 : 9); ++round) {
+    double start = Now();
+    for (const octet_kv_layer& layer : layers) {
+      Check(b.table->attention->run(b.stream, plan, &layer, &args, &error));
+    }
+    ours.push_back((Now() - start) / static_cast<double>(copies));
+    start = Now();
+    sum += ReadRuns(pool, runs);
+    floors.push_back((Now() - start) / static_cast<double>(copies));
+  }
+  const double seconds = Median(ours), floor = Median(floors);
   const double keys = queries * (kv_len - 0.5 * (queries - 1));
-  std::printf("attention %-4s heads %d/%d dim %d queries %4d keys %5d: %9.1f us %7.1f GFLOP/s\n",
-              int8 ? "int8" : "bf16", q_heads, kv_heads, dim, queries, kv_len, seconds * 1e6,
-              4e-9 * keys * q_heads * dim / seconds);
+  const double bytes = static_cast<double>(kv_len) * kv_heads * (int8 ? 2 * dim + 8 : 4 * dim);
+  std::printf("attention %-4s heads %2d/%d dim %3d queries %4d keys %5d: %9.1f us, %6.0f GOPS", int8 ? "int8" : "bf16",
+              q_heads, kv_heads, dim, queries, kv_len, seconds * 1e6, 4e-9 * keys * q_heads * dim / seconds);
+  if (queries == 1) {
+    std::printf(", reading the pages %7.1f us (%.1f GB/s): share %.2f", floor * 1e6, bytes / floor * 1e-9,
+                floor / seconds);
+  }
+  std::printf("%s\n", sum == 1 ? " " : "");  // the sum is used
+  std::fflush(stdout);
   b.table->attention->release_plan(plan);
-  for (octet_buffer* buffer : {workspace, layer.cache, q.buffer, out.buffer}) b.table->memory->free(buffer);
+  for (const octet_kv_layer& layer : layers) b.table->memory->free(layer.cache);
+  for (octet_buffer* buffer : {workspace, q.buffer, out.buffer, k_rows.buffer, slots.buffer, positions.buffer}) {
+    b.table->memory->free(buffer);
+  }
 }
 
 int Main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
+  const std::string_view what = argc > 2 ? argv[2] : "all";
   cpu_time = threads == 1;
   ThreadPool pool(threads);
   octet_host_v1 host{};
@@ -194,25 +307,34 @@ int Main(int argc, char** argv) {
   error.struct_size = sizeof error;
   Bench b{octet_backend_query_v1(&host, &error)};
   if (b.table == nullptr) Check(error.code);
-  Check(b.table->device->open(0, argc > 2 ? argv[2] : nullptr, &b.device, &error));
+  Check(b.table->device->open(0, argc > 3 ? argv[3] : nullptr, &b.device, &error));
   Check(b.table->stream->create(b.device, &b.stream, &error));
-  for (DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
-                     DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
-    for (int32_t tokens : {1, 8, 512}) Linear(b, type, 4864, 1024, tokens);
+  if (what == "all" || what == "linear") {
+    for (DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                       DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
+      for (int32_t tokens : {1, 8, 512}) Linear(b, type, 4864, 1024, tokens);
+    }
+    // SmolLM2-135M: QKV, output, gate and up, down, logits.
+    for (int32_t tokens : {1, 512}) {
+      Linear(b, DType::kQ4_1, 960, 576, tokens);
+      Linear(b, DType::kQ4_1, 576, 576, tokens);
+      Linear(b, DType::kQ4_1, 3072, 576, tokens);
+      Linear(b, DType::kQ4_1, 576, 1536, tokens);
+    }
+    Linear(b, DType::kQ8_0, 49152, 576, 1);
   }
-  // SmolLM2-135M: QKV, output, gate and up, down, logits.
-  for (int32_t tokens : {1, 512}) {
-    Linear(b, DType::kQ4_1, 960, 576, tokens);
-    Linear(b, DType::kQ4_1, 576, 576, tokens);
-    Linear(b, DType::kQ4_1, 3072, 576, tokens);
-    Linear(b, DType::kQ4_1, 576, 1536, tokens);
-  }
-  Linear(b, DType::kQ8_0, 49152, 576, 1);
-  for (bool int8 : {true, false}) {
-    Attention(b, 9, 3, 64, 1, 1024, int8);
-    Attention(b, 9, 3, 64, 1, 8192, int8);
-    Attention(b, 9, 3, 64, 512, 512, int8);
-    Attention(b, 14, 2, 64, 2048, 2048, int8);
+  for (const bool int8 : {true, false}) {
+    if (what == "all" || what == "decode") {
+      for (const int32_t group : {1, 2, 3, 4, 7, 8}) Attention(b, pool, 2 * group, 2, 64, 1, 8192, int8);
+      for (const int32_t group : {1, 4, 8}) Attention(b, pool, 2 * group, 2, 128, 1, 8192, int8);
+      Attention(b, pool, 4, 1, 256, 1, 8192, int8);
+      for (const int32_t kv_len : {128, 1024}) Attention(b, pool, 9, 3, 64, 1, kv_len, int8);
+    }
+    if (what == "all" || what == "prompt") {
+      Attention(b, pool, 9, 3, 64, 512, 512, int8);
+      Attention(b, pool, 14, 2, 64, 512, 4096, int8);
+      Attention(b, pool, 16, 4, 128, 512, 4096, int8);
+    }
   }
   b.table->stream->destroy(b.stream);
   b.table->device->close(b.device);

@@ -54,6 +54,7 @@ struct RowsParams {
 constexpr int kChunkTokens = 256;  // positions [256 c, 256 (c + 1)): the unit in which a row's keys are reduced
 constexpr int kMaxRows = 48;       // query rows of one item at most
 constexpr int kMaxRowFloats = kMaxRows * 128;
+constexpr int kMaxIntegerDim = 256;
 
 // Rows of an item at most, so that its queries and outputs stay in L1 and L2.
 static constexpr int RowsPerItem(int k_dim, int v_dim) {
@@ -66,8 +67,8 @@ static constexpr int RowsPerItem(int k_dim, int v_dim) {
 // request's rows count from query * group + head of the group.
 struct AttentionItem {
   int32_t request, kv_head, row_begin, row_end, chunk_begin, chunk_end;
-  int64_t partial;         // >= 0: one chunk; (O, m, l) of the item's row i go to row partial + i * partial_stride of
-  int64_t partial_stride;  // AttentionParams::partials instead of the output
+  int64_t partial;         // >= 0: instead of the output, (O, m, l) of row i and chunk c go to row
+  int64_t partial_stride;  // partial + i * partial_stride + c - chunk_begin of AttentionParams::partials
 };
 
 struct AttentionParams {
@@ -148,6 +149,9 @@ struct KernelTable {
   void (*append)(const RowsParams&, int64_t begin, int64_t end);
   void (*gather)(const RowsParams&, int64_t begin, int64_t end);
   void (*attention)(const AttentionParams&, const AttentionItem&);
+  // The same in integers (attention_int8.h); null where the processor has no use of that. K and V are INT8 of at most
+  // kMaxIntegerDim channels with one symmetric scale per token, without extra K.
+  void (*attention_int8)(const AttentionParams&, const AttentionItem&);
   // Merges partial rows [partial, partial + chunks) and writes the row's output and lse.
   void (*attention_merge)(const AttentionParams&, int64_t partial, int64_t chunks, int64_t token, int32_t q_head);
   // Items: ceil(num_tiles / tiles_per_item) panels for each of ceil(tokens / tokens_per_item) runs of tokens, panels

@@ -5,10 +5,8 @@
 // Memory as in linear.cc: an item reads its tiles once per run of tokens and expands a block of 256 columns x 64 rows
 // to 32 KiB of pairs in L1, which are the unit's B operand as they lie; x is its A operand. Order of sums for every
 // output: as the unit does it within 32 columns, those in order, then row scale, bias, residual; so a token's result is
-// the same in every call of this kernel. Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume
-// 1, chapter 18.
-#include <immintrin.h>
-
+// the same in every call of this kernel. Registers 0 to 3 hold sums, 4 and 5 x, 6 and 7 weights.
+#include "backends/cpu/kernels/amx.h"
 #include "backends/cpu/kernels/dequantize.h"
 #include "backends/cpu/kernels/linear_item.h"
 
@@ -22,13 +20,6 @@ constexpr int64_t kOutStride = kTilesPerItem * kTileRows;  // floats
 constexpr int64_t kPanelPairs = kBlockColumns / 2;
 
 static_assert(kUnit == kTileRows && kMaxTokensPerItem % kUnit == 0, "whole tile registers");
-
-// Eight registers of 16 rows of 64 bytes: 0 to 3 sums, 4 and 5 x, 6 and 7 weights.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 struct AmxArgs {
   const uint16_t* x;  // [16 m][2 * pairs]
@@ -110,8 +101,7 @@ void ExpandPairs(const Tile& tile, int64_t column, int64_t columns, uint32_t* pa
 void LinearAmx(const LinearParams& p, int64_t begin, int64_t end) {
   alignas(64) uint32_t panel[kTilesPerItem * kPanelPairs * kTileRows];
   alignas(64) float total[kMaxTokensPerItem * kOutStride];
-  const TileConfig config;
-  _tile_loadconfig(&config);
+  const Tiles registers;
   for (int64_t index = begin; index < end; ++index) {
     const LinearItem item(p, index);
     const int64_t units = (item.tokens + kUnit - 1) / kUnit;
@@ -137,7 +127,6 @@ void LinearAmx(const LinearParams& p, int64_t begin, int64_t end) {
     }
     FinishItem(p, item, total);
   }
-  _tile_release();
 }
 
 }  // namespace
