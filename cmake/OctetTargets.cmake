@@ -42,9 +42,12 @@ function(octet_prefer_archives package)
   endforeach()
 endfunction()
 
-# OCTET_PCH: one precompiled header for core and one with GoogleTest for the tests. Headers are the longer half of compiling
-# without optimization. Only for the sanitizer builds of scripts/test, and with clang: elsewhere a file must name what it includes.
+# OCTET_PRECOMPILED_HEADERS: precompiled headers for core and, with GoogleTest, for the tests and the conformance kit. Headers are the longer half of
+# compiling without optimization. Only for scripts/test: elsewhere a file must name what it includes.
 function(octet_add_precompiled_headers)
+  if(OCTET_PRECOMPILED_HEADERS STREQUAL "none")
+    return()
+  endif()
   find_package(GTest REQUIRED)
   find_package(nlohmann_json REQUIRED)
   if(NOT EXISTS "${PROJECT_BINARY_DIR}/precompiled.cc")
@@ -52,22 +55,39 @@ function(octet_add_precompiled_headers)
   endif()
   set(headers <algorithm> <functional> <memory> <optional> <span> <string> <string_view> <utility> <vector>
     <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h> <fmt/format.h> <nlohmann/json.hpp>)
-  foreach(name core core_optimized test)
+  set(names test kit)
+  if(OCTET_PRECOMPILED_HEADERS STREQUAL "all")
+    list(APPEND names core core_optimized)
+  endif()
+  foreach(name ${names})
     set(target octet_precompiled_${name})
     add_library(${target} OBJECT "${PROJECT_BINARY_DIR}/precompiled.cc")
     target_link_libraries(${target} PRIVATE octet_build_flags absl::statusor absl::strings fmt::fmt
       nlohmann_json::nlohmann_json)
     target_precompile_headers(${target} PRIVATE ${headers})
   endforeach()
-  target_compile_options(octet_precompiled_core_optimized PRIVATE -O2)
-  target_link_libraries(octet_precompiled_test PRIVATE GTest::gmock)
-  target_precompile_headers(octet_precompiled_test PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  if(OCTET_PRECOMPILED_HEADERS STREQUAL "all")
+    target_compile_options(octet_precompiled_core_optimized PRIVATE -O2)
+  endif()
+  octet_compile_as_test(octet_precompiled_test)
+  foreach(name test kit)
+    target_link_libraries(octet_precompiled_${name} PRIVATE GTest::gmock)
+    target_precompile_headers(octet_precompiled_${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
+  endforeach()
 endfunction()
 
+# NAME: test, kit, or core and core_optimized, which are there with "all" only.
 function(octet_use_precompiled target name)
-  if(OCTET_PCH)
+  if(TARGET octet_precompiled_${name})
     target_precompile_headers(${target} REUSE_FROM octet_precompiled_${name})
+    # So that ccache sees which precompiled header a gcc takes.
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
   endif()
+endfunction()
+
+# A test's own code is run once: compiling it for speed costs more than it saves.
+function(octet_compile_as_test target)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O0>)
 endfunction()
 
 # octet_add_library(NAME SOURCES ... DEPS ...): a static part of core or of the tests; it stays inside this build.
@@ -111,8 +131,7 @@ function(octet_add_test name)
   target_compile_definitions(${name} PRIVATE
     OCTET_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data" OCTET_BUILD_DIR="${PROJECT_BINARY_DIR}" OCTET_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   octet_use_precompiled(${name} test)
-  # A test's own code is run once: compiling it for speed costs more than it saves.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O0>)
+  octet_compile_as_test(${name})
   set(arguments "")
   if(arg_THREADED)
     list(APPEND arg_LABELS threaded)
