@@ -27,13 +27,11 @@ using octet::Unimplemented;
 using octet::WeightDesc;
 using octet::WeightPart;
 
-// With so few tokens x is used where it lies, in f32; the kernel then expands weights in L1.
-constexpr int64_t kFewTokens = 4;
-
 struct CpuWeight : octet::WeightShape {
   using WeightShape::WeightShape;
   uint64_t bytes = 0;  // counted as held
   bool bf16 = false;   // more than kFewTokens tokens are rounded to bf16
+  bool int8 = false;   // up to kFewTokens tokens are rounded to 16 bits, for integer products
   struct Free {
     void operator()(uint8_t* p) const { ::operator delete (p, std::align_val_t{64}); }
   };
@@ -126,6 +124,8 @@ Sizes SizesOf(const WeightDesc& d) {
 
 uint64_t ResidentBytes(const Sizes& s) { return s.data + s.scales + s.tiles * sizeof(Tile) + sizeof(CpuWeight); }
 
+bool HasCodes(DType type) { return type != DType::kF32 && type != DType::kF16 && type != DType::kBF16; }
+
 // Fast weights, where the processor has bf16 kernels.
 bool UsesBf16(const Context& context, const WeightDesc& d) {
   return d.linear && !d.exact && context.kernels->linear_bf16 != nullptr;
@@ -135,9 +135,31 @@ bool UsesBf16(const Context& context, const WeightDesc& d) {
 int64_t Bf16Stride(int64_t columns) { return PackedStride((columns + 31) / 32 * 16); }
 int64_t Bf16Floats(int64_t columns, int64_t tokens) { return Bf16Stride(columns) * ((tokens + 15) / 16 * 16); }
 
-// x as f32 and, with `bf16`, as bf16 behind it; y where that has another type than f32.
-uint64_t WorkspaceBytes(int64_t columns, int64_t rows, DType y_type, bool bf16, int64_t tokens) {
-  const int64_t floats = PackedStride(columns) * tokens + (bf16 ? Bf16Floats(columns, tokens) : 0) +
+// Fast weights with blocks of integers, where the processor has kernels for them.
+bool UsesInt8(const Context& context, const WeightDesc& d) {
+  return d.linear && !d.exact && context.kernels->linear_int8 != nullptr &&
+         std::any_of(d.parts.begin(), d.parts.end(), [](const WeightPart& part) { return HasCodes(part.dtype); });
+}
+
+// Rows of x as linear_int8 wants them, in floats of the workspace.
+int64_t Int8Stride(int64_t columns) { return columns / 32 * kXBlockBytes; }
+int64_t Int8Floats(int64_t columns, int64_t tokens) {
+  return Int8Stride(columns) / 4 * std::min<int64_t>(tokens, kFewTokens);
+}
+
+// How x goes to the kernels beside f32.
+struct Roundings {
+  bool bf16, int8;
+};
+
+// Behind x in f32: x in bf16 or in integers.
+int64_t RoundedFloats(int64_t columns, Roundings r, int64_t tokens) {
+  return std::max(r.bf16 ? Bf16Floats(columns, tokens) : 0, r.int8 ? Int8Floats(columns, tokens) : 0);
+}
+
+// x as f32, x rounded, and y where that has another type than f32.
+uint64_t WorkspaceBytes(int64_t columns, int64_t rows, DType y_type, Roundings r, int64_t tokens) {
+  const int64_t floats = PackedStride(columns) * tokens + RoundedFloats(columns, r, tokens) +
                          (y_type != DType::kF32 ? PackedStride(rows) * tokens : 0);
   return static_cast<uint64_t>(floats) * sizeof(float) + kAlign;
 }
@@ -179,7 +201,8 @@ Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
     return InvalidArgument("linear: norm_gain and 16-bit x or y need the workspace that supports_weight asks for");
   }
   return octet::HostBufferOf(*a.workspace)
-      .CheckRange("linear workspace", a.workspace_offset, WorkspaceBytes(w.columns, w.rows, w.y_type, w.bf16, tokens));
+      .CheckRange("linear workspace", a.workspace_offset,
+                  WorkspaceBytes(w.columns, w.rows, w.y_type, {w.bf16, w.int8}, tokens));
 }
 
 }  // namespace
@@ -187,10 +210,13 @@ Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
 Support Dense::SupportsWeight(const WeightDesc& d) const {
   if (const Status s = CheckDesc(d); !s.ok()) return Support::No(s.message());
   const bool native = (!d.linear || d.x_type == DType::kF32) && d.y_type == DType::kF32;
-  const bool bf16 = UsesBf16(context_, d);
-  Support yes =
-      Support::Yes(native ? 2 : 1, std::string(bf16 ? "linear bf16 " : "linear f32 ") + context_.kernels->name,
-                   d.linear ? WorkspaceBytes(d.columns, d.rows(), d.y_type, bf16, d.max_tokens) : 0);
+  const Roundings r{UsesBf16(context_, d), UsesInt8(context_, d)};
+  const char* kind = r.bf16 && r.int8 ? "linear int8 and bf16 "
+                     : r.bf16         ? "linear bf16 "
+                     : r.int8         ? "linear int8 "
+                                      : "linear f32 ";
+  Support yes = Support::Yes(native ? 2 : 1, std::string(kind) + context_.kernels->name,
+                             d.linear ? WorkspaceBytes(d.columns, d.rows(), d.y_type, r, d.max_tokens) : 0);
   yes.resident_bytes = ResidentBytes(SizesOf(d));
   return yes;
 }
@@ -202,6 +228,7 @@ StatusOr<octet::Weight*> Dense::PrepareWeight(octet::Stream&, const WeightDesc& 
   auto w = std::make_unique<CpuWeight>(d);
   w->bytes = ResidentBytes(sizes);
   w->bf16 = UsesBf16(context_, d);
+  w->int8 = UsesInt8(context_, d);
   const uint64_t total = octet::HostMemoryBytes("MemTotal");
   uint8_t* memory = total > 0 && sizes.data > total
                         ? nullptr
@@ -270,13 +297,19 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
     packed = reinterpret_cast<float*>((address + kAlign - 1) / kAlign * kAlign);
   }
   uint16_t* bf16 = nullptr;
+  uint8_t* int8 = nullptr;
   const int64_t bf16_stride = 2 * Bf16Stride(w.columns);
   if (w.bf16 && packed != nullptr && tokens > kFewTokens) {
     bf16 = reinterpret_cast<uint16_t*>(packed + PackedStride(w.columns) * tokens);
     p.x_bf16 = bf16;
     p.x_bf16_stride = bf16_stride;
   }
-  if (packed != nullptr && (a.norm_gain != nullptr || !x.f32() || tokens > kFewTokens)) {
+  if (w.int8 && packed != nullptr && tokens <= kFewTokens) {
+    int8 = reinterpret_cast<uint8_t*>(packed + PackedStride(w.columns) * tokens);
+    p.x_int8 = int8;
+    p.x_int8_stride = Int8Stride(w.columns);
+  }
+  if (packed != nullptr && (a.norm_gain != nullptr || !x.f32() || tokens > kFewTokens || int8 != nullptr)) {
     const int64_t stride = PackedStride(w.columns);
     NormParams norm{};
     norm.n = w.columns;
@@ -297,13 +330,14 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
         } else if (from != to) {
           std::memcpy(to, from, static_cast<size_t>(w.columns) * sizeof(float));
         }
+        if (int8 != nullptr) kernels.quantize_x(from, w.columns, int8 + t * Int8Stride(w.columns));
       }
     });
     p.x = packed;
     p.x_stride = stride;
   }
   if (!y.f32()) {
-    p.y = packed + PackedStride(w.columns) * tokens + (w.bf16 ? Bf16Floats(w.columns, tokens) : 0);
+    p.y = packed + PackedStride(w.columns) * tokens + RoundedFloats(w.columns, {w.bf16, w.int8}, tokens);
     p.y_stride = PackedStride(w.rows);
     if (a.residual != nullptr) {
       const FloatRows residual(kernels, *a.residual);
@@ -319,9 +353,9 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
   p.tokens_per_item = static_cast<int32_t>(std::min<int64_t>(tokens, kMaxTokensPerItem));
   const int64_t panels = (p.num_tiles + p.tiles_per_item - 1) / p.tiles_per_item;
   const int64_t runs = (tokens + p.tokens_per_item - 1) / p.tokens_per_item;
-  context_.For(
-      panels * runs, 2 * w.columns * kTileRows * p.tiles_per_item * p.tokens_per_item,
-      [&](int64_t begin, int64_t end) { (bf16 != nullptr ? kernels.linear_bf16 : kernels.linear)(p, begin, end); });
+  const auto kernel = bf16 != nullptr ? kernels.linear_bf16 : int8 != nullptr ? kernels.linear_int8 : kernels.linear;
+  context_.For(panels * runs, 2 * w.columns * kTileRows * p.tiles_per_item * p.tokens_per_item,
+               [&](int64_t begin, int64_t end) { kernel(p, begin, end); });
   if (!y.f32()) {
     context_.For(tokens, w.rows, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) y.Write(t, p.y + t * p.y_stride);

@@ -31,6 +31,9 @@ namespace amx {
 void FillLinearAmx(KernelTable*);
 void FillAttentionAmx(KernelTable*);
 }  // namespace amx
+namespace vnni {
+void FillLinearVnni(KernelTable*);
+}  // namespace vnni
 OCTET_DECLARE_KERNELS(v3)
 OCTET_DECLARE_KERNELS(v2)
 #else
@@ -45,7 +48,7 @@ struct Entry {
   const char* target;
   int32_t lanes;
   const char* (*refuse)();        // null: it runs here
-  void (*fill[6])(KernelTable*);  // null: nothing further
+  void (*fill[7])(KernelTable*);  // null: nothing further
 };
 
 #define OCTET_KERNELS(isa) isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillElementwise
@@ -82,23 +85,35 @@ bool SystemGivesTiles() {
 #endif
 }
 
+bool HasVnni() {
+  unsigned a = 0, b = 0, c = 0, d = 0;  // leaf 7
+  constexpr unsigned kVnni = 1u << 11;
+  return HasV4() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & kVnni) != 0;
+}
+
 const char* RefuseAmx() {
   // Leaf 7: AMX-BF16, AMX-TILE and AMX-INT8; its subleaf 1: AVX512-BF16. The compilers' names for them are newer than
   // the oldest.
   unsigned a = 0, b = 0, c = 0, d = 0, bf16 = 0;
   constexpr unsigned kAmx = 1u << 22 | 1u << 24 | 1u << 25, kBf16 = 1u << 5;
-  const bool processor = HasV4() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmx) == kAmx &&
+  const bool processor = HasVnni() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kAmx) == kAmx &&
                          __get_cpuid_count(7, 1, &bf16, &b, &c, &d) != 0 && (bf16 & kBf16) != 0;
   if (!processor) return "the processor lacks AMX with BF16 and INT8";
   return SystemGivesTiles() ? nullptr : "the system does not give the tile registers of AMX to this process";
 }
+const char* RefuseVnni() { return HasVnni() ? nullptr : "the processor or the system lacks AVX-512 VNNI"; }
 const char* RefuseV4() { return HasV4() ? nullptr : "the processor or the system lacks AVX-512 F, BW, CD, DQ or VL"; }
 const char* RefuseV3() {
   return HasV3() ? nullptr : "the processor or the system lacks AVX2, FMA, F16C, LZCNT, MOVBE or BMI";
 }
 const char* RefuseV2() { return HasV2() ? nullptr : "the processor lacks SSE4.2"; }
 constexpr Entry kEntries[] = {
-    {"amx", "x86-64-v4+amx", 16, RefuseAmx, {OCTET_KERNELS(v4), amx::FillLinearAmx, amx::FillAttentionAmx}},
+    {"amx",
+     "x86-64-v4+amx",
+     16,
+     RefuseAmx,
+     {OCTET_KERNELS(v4), vnni::FillLinearVnni, amx::FillLinearAmx, amx::FillAttentionAmx}},
+    {"vnni", "x86-64-v4+vnni", 16, RefuseVnni, {OCTET_KERNELS(v4), vnni::FillLinearVnni}},
     {"v4", "x86-64-v4", 16, RefuseV4, {OCTET_KERNELS(v4)}},
     {"v3", "x86-64-v3", 8, RefuseV3, {OCTET_KERNELS(v3)}},
     {"v2", "x86-64-v2", 4, RefuseV2, {OCTET_KERNELS(v2)}},

@@ -18,7 +18,7 @@ namespace octet_cpu {
 // process ends. Thread-safe.
 octet::StatusOr<const KernelTable*> ChooseKernels(std::string_view isa, const octet::HostServices& host);
 
-// "x86-64-v4+amx,x86-64-v4,x86-64-v3,x86-64-v2": what this library was built with.
+// "x86-64-v4+amx,x86-64-v4+vnni,x86-64-v4,x86-64-v3,x86-64-v2": what this library was built with.
 std::string KernelTargets();
 
 }  // namespace octet_cpu

@@ -47,8 +47,11 @@ void PackBlock32(int32_t type, const uint8_t* in, int row, const TileFormat& f, 
     Words(out + f.high, row).Or(0, octet::LoadU32(in));
     in += 4;
   }
-  if (type == OCTET_Q8_0) return Words(out + f.codes, row).Put(in, 32, 8);
   uint8_t codes[32];
+  if (type == OCTET_Q8_0) {
+    for (int i = 0; i < 32; ++i) codes[i] = in[i / 8 * 8 + i % 4 * 2 + i % 8 / 4];
+    return Words(out + f.codes, row).Put(codes, 32, 8);
+  }
   for (int i = 0; i < 16; ++i) {
     codes[i] = in[i] & 15;
     codes[i + 16] = static_cast<uint8_t>(in[i] >> 4);

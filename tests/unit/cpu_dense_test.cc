@@ -144,7 +144,9 @@ struct Matrix {
   octet_weight* weight = nullptr;
 };
 
-void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vector<float>& y, double bound = 1e-6) {
+// |y - x W| <= bound * sum |x w|; with `block` columns instead of one, of the block's largest |x| times |w|.
+void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vector<float>& y, double bound = 1e-6,
+                   size_t block = 1) {
   for (size_t t = 0; t < x.size() / static_cast<size_t>(m.columns); ++t) {
     for (size_t r = 0; r < static_cast<size_t>(m.rows); ++r) {
       double sum = 0, magnitude = 0;
@@ -153,7 +155,11 @@ void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vect
         const double term =
             double{x[t * static_cast<size_t>(m.columns) + c]} * double{m.dense[at]} * double{m.scale[at]};
         sum += term;
-        magnitude += std::abs(term);
+        float largest = 0;
+        for (size_t i = c / block * block; i < c / block * block + block; ++i) {
+          largest = std::max(largest, std::fabs(x[t * static_cast<size_t>(m.columns) + i]));
+        }
+        magnitude += double{largest} * std::abs(double{m.dense[at]} * double{m.scale[at]});
       }
       ASSERT_NEAR(y[t * static_cast<size_t>(m.rows) + r], sum, bound * magnitude) << "token " << t << " row " << r;
     }
@@ -172,7 +178,7 @@ void ExpectSameRowsAlone(Matrix& m, const octet_tensor& x, const std::vector<flo
 }
 
 TEST(CpuDenseTest, LinearOfEveryTypeMatchesDoubleAndDoesNotDependOnTheOtherTokens) {
-  for (const char* isa : {"isa=v2", "isa=v3", "isa=v4", "isa=amx"}) {
+  for (const char* isa : {"isa=v2", "isa=v3", "isa=v4", "isa=vnni", "isa=amx"}) {
     const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), nullptr);
     octet_device* probe = nullptr;
     if (table->device->open(0, isa, &probe, nullptr) != OCTET_OK) continue;
@@ -207,6 +213,40 @@ TEST(CpuDenseTest, FastLinearStaysNearAndDoesNotDependOnTheOtherTokens) {
   }
 }
 
+// Up to four tokens of fast weights are rounded to 16 bits by block of 32 where there are kernels for integers.
+TEST(CpuDenseTest, FewTokensInIntegersAreNearDoubleAndAlone) {
+  for (const char* isa : {"isa=vnni", "isa=amx"}) {
+    const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), nullptr);
+    octet_device* probe = nullptr;
+    if (table->device->open(0, isa, &probe, nullptr) != OCTET_OK) continue;
+    table->device->close(probe);
+    for (DType type : kTypes) {
+      if (GgufBlockOf(type).elements == 1) continue;
+      SCOPED_TRACE(std::string(isa) + " " + DTypeName(type));
+      constexpr int64_t kColumns = 768;
+      Rig rig(2, isa);
+      Matrix m(rig, {{type, 45}, {DType::kBF16, 20}, {type, 40, true}}, kColumns, 4, false);
+      EXPECT_THAT(m.support.kernel, ::testing::StartsWith("linear int8"));
+      std::vector<float> x = RandomFloats(4 * kColumns, 10);
+      x[kColumns + 40] = 1e4f;                                                   // one far from its block
+      std::fill(x.begin() + 2 * kColumns, x.begin() + 2 * kColumns + 64, 0.0f);  // blocks of nothing
+      for (int64_t i = 2 * kColumns + 64; i < 2 * kColumns + 96; ++i) x[static_cast<size_t>(i)] *= 1e-33f;
+      const octet_tensor all = rig.Put(x, {4, kColumns});
+      const std::vector<float> y = m.Linear(all);
+      ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, x, y, 0x1p-16, 32));
+      ExpectSameRowsAlone(m, all, y, {1, 2, 3});
+      for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+        std::vector<float> hostile = x;
+        hostile[3 * kColumns + 100] = bad;
+        const std::vector<float> got = m.Linear(rig.Put(hostile, {4, kColumns}));
+        const size_t before = static_cast<size_t>(3 * m.rows);
+        EXPECT_EQ(std::memcmp(got.data(), y.data(), before * sizeof(float)), 0);
+        for (size_t i = before; i < got.size(); ++i) ASSERT_FALSE(std::isfinite(got[i])) << i - before;
+      }
+    }
+  }
+}
+
 TEST(CpuDenseTest, FastWeightsUseAmxWhereItIs) {
   Error error;
   const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), &error);
@@ -214,7 +254,8 @@ TEST(CpuDenseTest, FastWeightsUseAmxWhereItIs) {
   if (table->device->open(0, "isa=amx", &probe, &error) == OCTET_UNAVAILABLE) GTEST_SKIP() << error.message;
   table->device->close(probe);
   Rig rig(2, "isa=amx");
-  EXPECT_THAT(Matrix(rig, {{DType::kQ4_0, 16}}, 64, 8, false).support.kernel, ::testing::StartsWith("linear bf16 "));
+  EXPECT_THAT(Matrix(rig, {{DType::kQ4_0, 16}}, 64, 8, false).support.kernel,
+              ::testing::StartsWith("linear int8 and bf16 "));
   EXPECT_THAT(Matrix(rig, {{DType::kQ4_0, 16}}, 64, 8, true).support.kernel, ::testing::StartsWith("linear f32 "));
 }
 

@@ -354,8 +354,8 @@ OCTET_INLINE Vec Scores(const IntegerWork& iw, const QueryPanel& panel, const Su
   return top;
 }
 
-// e^x for x <= 0 within 2^-22, far finer than a weight; 0 below -87.3, NaN for NaN. 2^f on [-1/2, 1/2] as the sum of its
-// Chebyshev series.
+// e^x for x <= 0 within 2^-22, far finer than a weight; 0 below -87.3, NaN for NaN. 2^f on [-1/2, 1/2] as the sum of
+// its Chebyshev series.
 OCTET_INLINE Vec ExpDown(Vec x) {
   const Vec t = x * 1.44269504f;
   const Vec n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

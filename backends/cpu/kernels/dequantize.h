@@ -71,7 +71,9 @@ OCTET_INLINE void ExpandVector(const uint8_t* group, int first_row, int sub, flo
     for (int word = 0; word < 8; ++word) {
       const VecWord w = LoadWords(words + f.codes + word * 4 * kTileRows);
 #pragma GCC unroll 4
-      for (int i = 0; i < 4; ++i) Store(out + (4 * word + i) * kTileRows, ByteToVec<true>(w, i) * d[0]);
+      for (int i = 0; i < 4; ++i) {
+        Store(out + (word / 2 * 8 + 2 * i + word % 2) * kTileRows, ByteToVec<true>(w, i) * d[0]);
+      }
     }
     return;
   }

@@ -114,7 +114,9 @@ struct LinearParams {
   const uint16_t* x_bf16;  // for linear_bf16 instead of x; zeros up to a multiple of 32 columns; room
                            // for a multiple of 16 tokens
   int64_t x_bf16_stride;
-  float* y;  // [tokens][rows]
+  const uint8_t* x_int8;  // for linear_int8: quantize_x's rows; x too, where tiles are of floats
+  int64_t x_int8_stride;  // bytes
+  float* y;               // [tokens][rows]
   int64_t y_stride;
   const float* bias;      // [rows] or null
   const float* residual;  // [tokens][rows] or null; may be y
@@ -123,6 +125,8 @@ struct LinearParams {
   int32_t tokens_per_item;  // 1..kMaxTokensPerItem
 };
 
+constexpr int kXBlockBytes = 80;  // of 32 columns of x as quantize_x leaves them
+constexpr int kFewTokens = 4;     // up to so many tokens weights are expanded, or taken as they lie, in L1
 constexpr int kTilesPerItem = 4;
 constexpr int kMaxTokensPerItem = 240;
 
@@ -159,6 +163,11 @@ struct KernelTable {
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
   // The same for more than four tokens with x and weights rounded to bf16; null where the processor has no use of that.
   void (*linear_bf16)(const LinearParams&, int64_t begin, int64_t end);
+  // The same for at most four tokens with x rounded to 16 bits in integers and weights as they are stored; null where
+  // the processor has no use of that. quantize_x: one row of x, columns a multiple of 32, as columns / 32 *
+  // kXBlockBytes bytes.
+  void (*linear_int8)(const LinearParams&, int64_t begin, int64_t end);
+  void (*quantize_x)(const float* x, int64_t columns, uint8_t* out);
   // Row `row` of tiles as f32 [columns] times scale.
   void (*embed)(const Tile*, int64_t row, int64_t columns, float scale, float* y);
   void (*norm)(const NormParams&, const float* x, float* y);              // y may be x

@@ -5,50 +5,15 @@
 // within a block of 256, block sums in order, then row scale, bias, residual; so a token's result does not depend on
 // the other tokens of the call. Blocking after Goto and van de Geijn, "Anatomy of High-Performance Matrix
 // Multiplication" (2008).
-#include "backends/cpu/kernels/dequantize.h"
-#include "backends/cpu/kernels/gemm.h"
+#include "backends/cpu/kernels/linear_block.h"
 #include "backends/cpu/kernels/linear_item.h"
 
 namespace octet_cpu {
 namespace OCTET_CPU_ISA {
 namespace {
 
-constexpr int kFewTokens = 4;
-
-inline int64_t Min(int64_t a, int64_t b) { return a < b ? a : b; }
-
-// total[t][row of the panel] += W x over one block of columns.
-void Block(const LinearParams& p, const Tile* tiles, int num_tiles, const float* x, int64_t tokens, int64_t column,
-           int64_t columns, float* panel, float* total) {
-  DequantizeFn* dequantize[kTilesPerItem];
-  for (int t = 0; t < num_tiles; ++t) dequantize[t] = DequantizeOf(tiles[t].type);
-  const int64_t step = tokens <= kFewTokens ? kTileColumns : columns;
-  const bool whole = step >= columns;
-  alignas(64) float chain[kFewTokens * kTilesPerItem * kTileRows];
-  GemmArgs args{};
-  args.x_stride = p.x_stride;
-  args.w_stride = kTileRows;
-  args.out = whole ? total : chain;
-  args.out_stride = kTilesPerItem * kTileRows;
-  for (int t = 0; t < num_tiles; ++t) args.w[t] = panel + t * step * kTileRows;
-  for (int64_t c = 0; c < columns; c += step) {
-    args.k = Min(step, columns - c);
-    for (int t = 0; t < num_tiles; ++t) {
-      float* out = panel + t * step * kTileRows;
-      for (int64_t i = 0; i < args.k; i += kTileColumns) {
-        dequantize[t](tiles[t].data, column + c + i, Min(kTileColumns, args.k - i), out + i * kTileRows);
-      }
-    }
-    args.x = x + column + c;
-    Gemm(args, tokens, num_tiles, whole ? Sum::kAdd : c == 0 ? Sum::kStore : Sum::kContinue);
-  }
-  if (!whole) {
-    for (int64_t i = 0; i < tokens * args.out_stride; ++i) total[i] += chain[i];
-  }
-}
-
 void Linear(const LinearParams& p, int64_t begin, int64_t end) {
-  alignas(64) float panel[kTilesPerItem * kTileRows * kBlockColumns];
+  alignas(64) float panel[kPanelFloats];
   alignas(64) float total[kMaxTokensPerItem * kTilesPerItem * kTileRows];
   for (int64_t index = begin; index < end; ++index) {
     const LinearItem item(p, index);

@@ -9,7 +9,8 @@
 //   mins      u32 [2][16], as scales
 //   high      Q5_*: u32 [subs][16], bit c is the fifth bit of column c of the sub-block of 32;
 //             Q6_K: u32 [subs][2][16], 16 columns of two bits each
-//   codes     u32 [subs][4][16], 8 columns of four bits each; Q8_0: u32 [8][16], 4 columns of eight bits
+//   codes     u32 [subs][4][16], 8 columns of four bits each; Q8_0: u32 [8][16] of eight bits, columns
+//             8 i + 0, 2, 4, 6 in word 2 i and 8 i + 1, 3, 5, 7 in word 2 i + 1
 // F32: [columns][16]. F16, BF16: u32 [pairs of columns][16], the even column below.
 #ifndef OCTET_BACKENDS_CPU_KERNELS_TILE_FORMAT_H_
 #define OCTET_BACKENDS_CPU_KERNELS_TILE_FORMAT_H_
