@@ -30,8 +30,8 @@ using octet::WeightPart;
 struct CpuWeight : octet::WeightShape {
   using WeightShape::WeightShape;
   uint64_t bytes = 0;  // counted as held
-  bool bf16 = false;   // more than kFewTokens tokens are rounded to bf16
-  bool int8 = false;   // up to kFewTokens tokens are rounded to 16 bits, for integer products
+  bool int8 = false;   // up to kIntegerTokens tokens are rounded to 16 bits, for integer products
+  bool bf16 = false;   // more than that, or than kFewTokens, are rounded to bf16
   struct Free {
     void operator()(uint8_t* p) const { ::operator delete (p, std::align_val_t{64}); }
   };
@@ -144,7 +144,7 @@ bool UsesInt8(const Context& context, const WeightDesc& d) {
 // Rows of x as linear_int8 wants them, in floats of the workspace.
 int64_t Int8Stride(int64_t columns) { return columns / 32 * kXBlockBytes; }
 int64_t Int8Floats(int64_t columns, int64_t tokens) {
-  return Int8Stride(columns) / 4 * std::min<int64_t>(tokens, kFewTokens);
+  return Int8Stride(columns) / 4 * std::min<int64_t>(tokens, kIntegerTokens);
 }
 
 // How x goes to the kernels beside f32.
@@ -299,12 +299,12 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
   uint16_t* bf16 = nullptr;
   uint8_t* int8 = nullptr;
   const int64_t bf16_stride = 2 * Bf16Stride(w.columns);
-  if (w.bf16 && packed != nullptr && tokens > kFewTokens) {
+  if (w.bf16 && packed != nullptr && tokens > (w.int8 ? kIntegerTokens : kFewTokens)) {
     bf16 = reinterpret_cast<uint16_t*>(packed + PackedStride(w.columns) * tokens);
     p.x_bf16 = bf16;
     p.x_bf16_stride = bf16_stride;
   }
-  if (w.int8 && packed != nullptr && tokens <= kFewTokens) {
+  if (w.int8 && packed != nullptr && tokens <= kIntegerTokens) {
     int8 = reinterpret_cast<uint8_t*>(packed + PackedStride(w.columns) * tokens);
     p.x_int8 = int8;
     p.x_int8_stride = Int8Stride(w.columns);

@@ -207,13 +207,13 @@ TEST(CpuDenseTest, FastLinearStaysNearAndDoesNotDependOnTheOtherTokens) {
     const std::vector<float> x = RandomFloats(static_cast<size_t>(261 * columns), 9);
     const octet_tensor all = rig.Put(x, {261, columns});
     const std::vector<float> y = m.Linear(all);
-    ExpectSameRowsAlone(m, all, y, {5, 15, 16, 17, 33, 256});
+    ExpectSameRowsAlone(m, all, y, {9, 15, 16, 17, 33, 256});
     ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.begin(), x.begin() + 33 * columns}, y, 0x1p-7));
     ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.end() - columns, x.end()}, {y.end() - m.rows, y.end()}, 0x1p-7));
   }
 }
 
-// Up to four tokens of fast weights are rounded to 16 bits by block of 32 where there are kernels for integers.
+// Up to eight tokens of fast weights are rounded to 16 bits by block of 32 where there are kernels for integers.
 TEST(CpuDenseTest, FewTokensInIntegersAreNearDoubleAndAlone) {
   for (const char* isa : {"isa=vnni", "isa=amx"}) {
     const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), nullptr);
@@ -225,21 +225,21 @@ TEST(CpuDenseTest, FewTokensInIntegersAreNearDoubleAndAlone) {
       SCOPED_TRACE(std::string(isa) + " " + DTypeName(type));
       constexpr int64_t kColumns = 768;
       Rig rig(2, isa);
-      Matrix m(rig, {{type, 45}, {DType::kBF16, 20}, {type, 40, true}}, kColumns, 4, false);
+      Matrix m(rig, {{type, 45}, {DType::kBF16, 20}, {type, 40, true}}, kColumns, 8, false);
       EXPECT_THAT(m.support.kernel, ::testing::StartsWith("linear int8"));
-      std::vector<float> x = RandomFloats(4 * kColumns, 10);
+      std::vector<float> x = RandomFloats(8 * kColumns, 10);
       x[kColumns + 40] = 1e4f;                                                   // one far from its block
       std::fill(x.begin() + 2 * kColumns, x.begin() + 2 * kColumns + 64, 0.0f);  // blocks of nothing
       for (int64_t i = 2 * kColumns + 64; i < 2 * kColumns + 96; ++i) x[static_cast<size_t>(i)] *= 1e-33f;
-      const octet_tensor all = rig.Put(x, {4, kColumns});
+      const octet_tensor all = rig.Put(x, {8, kColumns});
       const std::vector<float> y = m.Linear(all);
       ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, x, y, 0x1p-16, 32));
-      ExpectSameRowsAlone(m, all, y, {1, 2, 3});
+      ExpectSameRowsAlone(m, all, y, {1, 2, 3, 4, 5, 7});
       for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
         std::vector<float> hostile = x;
-        hostile[3 * kColumns + 100] = bad;
-        const std::vector<float> got = m.Linear(rig.Put(hostile, {4, kColumns}));
-        const size_t before = static_cast<size_t>(3 * m.rows);
+        hostile[7 * kColumns + 100] = bad;
+        const std::vector<float> got = m.Linear(rig.Put(hostile, {8, kColumns}));
+        const size_t before = static_cast<size_t>(7 * m.rows);
         EXPECT_EQ(std::memcmp(got.data(), y.data(), before * sizeof(float)), 0);
         for (size_t i = before; i < got.size(); ++i) ASSERT_FALSE(std::isfinite(got[i])) << i - before;
       }

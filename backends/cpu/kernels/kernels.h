@@ -127,6 +127,7 @@ struct LinearParams {
 
 constexpr int kXBlockBytes = 80;  // of 32 columns of x as quantize_x leaves them
 constexpr int kFewTokens = 4;     // up to so many tokens weights are expanded, or taken as they lie, in L1
+constexpr int kIntegerTokens = 8;  // of linear_int8 at most
 constexpr int kTilesPerItem = 4;
 constexpr int kMaxTokensPerItem = 240;
 
@@ -161,9 +162,9 @@ struct KernelTable {
   // Items: ceil(num_tiles / tiles_per_item) panels for each of ceil(tokens / tokens_per_item) runs of tokens, panels
   // innermost.
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
-  // The same for more than four tokens with x and weights rounded to bf16; null where the processor has no use of that.
+  // The same for more tokens with x and weights rounded to bf16; null where the processor has no use of that.
   void (*linear_bf16)(const LinearParams&, int64_t begin, int64_t end);
-  // The same for at most four tokens with x rounded to 16 bits in integers and weights as they are stored; null where
+  // The same for at most kIntegerTokens tokens with x rounded to 16 bits in integers and weights as they are stored; null where
   // the processor has no use of that. quantize_x: one row of x, columns a multiple of 32, as columns / 32 *
   // kXBlockBytes bytes.
   void (*linear_int8)(const LinearParams&, int64_t begin, int64_t end);

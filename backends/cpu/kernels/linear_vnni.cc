@@ -20,6 +20,7 @@ namespace OCTET_CPU_ISA {
 namespace {
 
 static_assert(kLanes == kTileRows, "a vector has the rows of a tile");
+constexpr int64_t kStepTokens = 4;  // that share the way of codes from L1: their sums fill half of the registers
 
 // x of 32 columns. Word 2 i of a plane: columns 8 i + 0, 2, 4, 6; word 2 i + 1: 8 i + 1, 3, 5, 7.
 struct XBlock {
@@ -194,6 +195,8 @@ MultiplyFn* MultiplyOf(int64_t tokens) {
   }
 }
 
+bool HasCodes(int32_t type) { return TileFormatOf(type).codes > 0; }
+
 MultiplyFn* MultiplyOf(int32_t type, int64_t tokens) {
   switch (type) {
     case OCTET_Q4_0:
@@ -210,29 +213,32 @@ MultiplyFn* MultiplyOf(int32_t type, int64_t tokens) {
       return MultiplyOf<OCTET_Q4_K>(tokens);
     case OCTET_Q5_K:
       return MultiplyOf<OCTET_Q5_K>(tokens);
-    case OCTET_Q6_K:
-      return MultiplyOf<OCTET_Q6_K>(tokens);
     default:
-      return nullptr;  // floats
+      return MultiplyOf<OCTET_Q6_K>(tokens);
   }
 }
 
 void LinearVnni(const LinearParams& p, int64_t begin, int64_t end) {
   alignas(64) float panel[kPanelFloats];
-  alignas(64) float total[kFewTokens * kTilesPerItem * kTileRows];
+  alignas(64) float total[kIntegerTokens * kTilesPerItem * kTileRows];
   for (int64_t index = begin; index < end; ++index) {
     const LinearItem item(p, index);
     __builtin_memset(total, 0, sizeof total);
     const auto* x = reinterpret_cast<const XBlock*>(p.x_int8 + item.token * p.x_int8_stride);
-    for (int t = 0; t < item.num_tiles; ++t) {
-      if (MultiplyFn* const multiply = MultiplyOf(item.tiles[t].type, item.tokens)) {
-        multiply(item.tiles[t].data, p.columns, x, p.x_int8_stride / static_cast<int64_t>(sizeof(XBlock)),
-                 total + t * kTileRows);
+    const int64_t stride = p.x_int8_stride / static_cast<int64_t>(sizeof(XBlock));
+    for (int i = 0; i < item.num_tiles; ++i) {
+      const Tile& tile = item.tiles[i];
+      float* const sums = total + i * kTileRows;
+      if (HasCodes(tile.type)) {
+        for (int64_t t = 0; t < item.tokens; t += kStepTokens) {
+          MultiplyOf(tile.type, Min(kStepTokens, item.tokens - t))(tile.data, p.columns, x + t * stride, stride,
+                                                                   sums + t * kTilesPerItem * kTileRows);
+        }
         continue;
       }
       for (int64_t column = 0; column < p.columns; column += kBlockColumns) {
-        Block(p, item.tiles + t, 1, p.x + item.token * p.x_stride, item.tokens, column,
-              Min(kBlockColumns, p.columns - column), panel, total + t * kTileRows);
+        Block(p, &tile, 1, p.x + item.token * p.x_stride, item.tokens, column, Min(kBlockColumns, p.columns - column),
+              panel, sums);
       }
     }
     FinishItem(p, item, total);
