@@ -120,7 +120,7 @@ endfunction()
 
 # octet_add_test(NAME SOURCES ... DEPS ... [THREADED FILTER] [LABELS ...]): one GoogleTest program, one ctest entry.
 # THREADED: the cases that also run under the thread sanitizer, as --gtest_filter takes them: those in which threads meet.
-# Labels: "model" uses a downloaded model; "slow" is left out under sanitizers; "long" runs in scripts/test --full only;
+# Labels: "model" uses a downloaded model; "slow" is left out under sanitizers, "slow-sanitized" there without --full; "long" runs in scripts/test --full only;
 # "threaded" comes from THREADED.
 function(octet_add_test name)
   cmake_parse_arguments(arg "" "THREADED;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})

@@ -272,7 +272,7 @@ std::pair<std::vector<float>, std::vector<float>> GatherAll(World& w) {
   return {w.rig.Get(k), w.rig.Get(v)};
 }
 
-// Queries and weights in 16 bits, where INT8 is summed in integers: a channel of q is off by 2^-18 of the row's largest
+// Queries and weights in 16 bits, where INT8 is summed in integers: a channel of q is off by 2^-17 of the row's largest
 // on the average, so a score of 64 channels with K of 4, as the offsets here make it, by 1e-4; the cache's own rounding
 // is 200 times that. In f32 only roundings of 2^-24 add up.
 constexpr double kBestBound = 6e-4, kExactBound = 2e-5;

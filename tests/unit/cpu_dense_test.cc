@@ -150,14 +150,17 @@ void ExpectProduct(const Matrix& m, const std::vector<float>& x, const std::vect
   for (size_t t = 0; t < x.size() / static_cast<size_t>(m.columns); ++t) {
     for (size_t r = 0; r < static_cast<size_t>(m.rows); ++r) {
       double sum = 0, magnitude = 0;
+      float largest = 0;
       for (size_t c = 0; c < static_cast<size_t>(m.columns); ++c) {
         const size_t at = r * static_cast<size_t>(m.columns) + c;
         const double term =
             double{x[t * static_cast<size_t>(m.columns) + c]} * double{m.dense[at]} * double{m.scale[at]};
         sum += term;
-        float largest = 0;
-        for (size_t i = c / block * block; i < c / block * block + block; ++i) {
-          largest = std::max(largest, std::fabs(x[t * static_cast<size_t>(m.columns) + i]));
+        if (c % block == 0) {
+          largest = 0;
+          for (size_t i = c; i < c + block; ++i) {
+            largest = std::max(largest, std::fabs(x[t * static_cast<size_t>(m.columns) + i]));
+          }
         }
         magnitude += double{largest} * std::abs(double{m.dense[at]} * double{m.scale[at]});
       }
@@ -223,7 +226,7 @@ TEST(CpuDenseTest, FewTokensInIntegersAreNearDoubleAndAlone) {
     for (DType type : kTypes) {
       if (GgufBlockOf(type).elements == 1) continue;
       SCOPED_TRACE(std::string(isa) + " " + DTypeName(type));
-      constexpr int64_t kColumns = 768;
+      constexpr int64_t kColumns = 512;
       Rig rig(2, isa);
       Matrix m(rig, {{type, 45}, {DType::kBF16, 20}, {type, 40, true}}, kColumns, 8, false);
       EXPECT_THAT(m.support.kernel, ::testing::StartsWith("linear int8"));

@@ -131,9 +131,9 @@ class LoaderDamageTest : public ::testing::Test {
     for (uint64_t at = begin; at < begin + bytes; ++at) {
       if (skip && skip(at)) continue;
       for (const int mask : {0xff, 0x01}) {
-        Bytes changed = whole_;
-        changed[at] ^= static_cast<std::byte>(mask);
-        LoadDamaged(changed, std::string(what) + ", byte " + std::to_string(at) + " ^ " + std::to_string(mask));
+        whole_[at] ^= static_cast<std::byte>(mask);
+        LoadDamaged(whole_, std::string(what) + ", byte " + std::to_string(at) + " ^ " + std::to_string(mask));
+        whole_[at] ^= static_cast<std::byte>(mask);
       }
     }
   }
@@ -193,9 +193,9 @@ TEST_F(LoaderDamageTest, NoByteOfTheSymbolAndRelocationTablesLeadsOutOfTheFile) 
   const uint64_t relocations = elf.Offset(elf.value(DT_RELA)), bytes = elf.value(DT_RELASZ);
   for (uint64_t at = relocations; at < relocations + bytes; ++at) {
     const bool low = (at - relocations) % 8 < 2;  // bytes that move an address or index by less than the file's size
-    Bytes changed = whole_;
-    changed[at] ^= std::byte{0xff};
-    if (!low) LoadDamaged(changed, "relocation byte " + std::to_string(at));
+    whole_[at] ^= std::byte{0xff};
+    if (!low) LoadDamaged(whole_, "relocation byte " + std::to_string(at));
+    whole_[at] ^= std::byte{0xff};
   }
 }
 
