@@ -37,11 +37,13 @@ struct MergeRow {
   int32_t q_head;
 };
 
-using AttentionFn = void (*)(const AttentionParams&, const AttentionItem&);
+using AttentionFn = decltype(KernelTable::attention);
+using MergeFn = decltype(KernelTable::attention_merge);
 
 struct Plan final : octet::AttentionPlan {
   AttentionDesc desc;
   AttentionFn attend = nullptr;
+  MergeFn merge = nullptr;
   KvLayout layout;
   std::vector<float> alibi;
   float* partials = nullptr;
@@ -113,11 +115,12 @@ ChunkRange ChunksOf(const Plan& plan, size_t r) {
 int32_t ChunksPerItem(const Plan& plan, int64_t workers) {
   int64_t chunks = 0;
   for (size_t r = 0; r + 1 < plan.q_start.size(); ++r) {
-    if (plan.q_start[r + 1] == plan.q_start[r]) continue;
+    const int32_t queries = plan.q_start[r + 1] - plan.q_start[r];
+    if (queries == 0 || queries > kSplitQueries) continue;
     const ChunkRange range = ChunksOf(plan, r);
     chunks += int64_t{plan.layout.kv_heads} * (range.end - range.begin);
   }
-  return static_cast<int32_t>(std::max<int64_t>(1, chunks / (kItemsPerWorker * workers)));
+  return static_cast<int32_t>(std::max<int64_t>(1, chunks / (kItemsPerWorker * std::max<int64_t>(1, workers))));
 }
 
 // Items of request r. Rows of a request: query * group + head.
@@ -194,7 +197,9 @@ StatusOr<std::unique_ptr<octet::AttentionPlan>> Attention::MakePlan(const Attent
   auto plan = std::make_unique<Plan>();
   plan->desc = d;
   plan->layout = *d.kv;
-  plan->attend = InIntegers(*context_.kernels, d) ? context_.kernels->attention_int8 : context_.kernels->attention;
+  const KernelTable& kernels = *context_.kernels;
+  plan->attend = InIntegers(kernels, d) ? kernels.attention_int8 : kernels.attention;
+  plan->merge = InIntegers(kernels, d) ? kernels.attention_int8_merge : kernels.attention_merge;
   plan->desc.kv = nullptr;
   plan->desc.alibi_slopes = nullptr;
   if (d.alibi_slopes != nullptr) {
@@ -312,7 +317,7 @@ Status Attention::Run(octet::Stream&, const octet::AttentionPlan& base, const Kv
   context_.For(static_cast<int64_t>(plan.merges.size()), row_flops * 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const MergeRow& row = plan.merges[static_cast<size_t>(i)];
-      context_.kernels->attention_merge(p, row.partial, row.chunks, row.token, row.q_head);
+      plan.merge(p, row.partial, row.chunks, row.token, row.q_head);
     }
   });
   return OkStatus();

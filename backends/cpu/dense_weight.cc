@@ -142,7 +142,10 @@ bool UsesInt8(const Context& context, const WeightDesc& d) {
 }
 
 // Rows of x as linear_int8 wants them, in floats of the workspace.
-int64_t Int8Stride(int64_t columns) { return columns / 32 * kXBlockBytes; }
+int64_t Int8Stride(int64_t columns) {
+  const int64_t stride = columns / 32 * kXBlockBytes;
+  return stride % 4096 != 0 ? stride : stride + kXBlockBytes;
+}
 int64_t Int8Floats(int64_t columns, int64_t tokens) {
   return Int8Stride(columns) / 4 * std::min<int64_t>(tokens, kIntegerTokens);
 }

@@ -12,7 +12,7 @@
 
 namespace octet_cpu {
 
-// `isa`: "v2", "v3", "v4", "amx" or "portable", as this build and processor have them; empty: the environment
+// `isa`: "v2", "v3", "v4", "vnni", "amx" or "portable", as this build and processor have them; empty: the environment
 // variable OCTET_CPU_ISA, or else the first that does not decline. InvalidArgument for an unknown name, Unavailable for
 // one that this processor cannot run. OCTET_VERBOSE=dispatch logs the choice and each refusal. Tables live until the
 // process ends. Thread-safe.

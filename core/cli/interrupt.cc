@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <cstdint>
+#include <ctime>
+
 namespace octet {
 namespace {
 
@@ -12,8 +15,22 @@ static_assert(std::atomic<bool>::is_always_lock_free, "a handler may touch lock-
 
 void Ignore(int) {}
 
+// When the first one came. A key that is held, or pressed twice in one go, is one.
+std::atomic<int64_t> first_at = 0;
+constexpr int64_t kOnePress = 300;  // ms
+
+int64_t Milliseconds() {
+  struct timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
+}
+
 void SetFlagOrEnd(int) {
-  if (interrupted.exchange(true)) _exit(kExitInterrupted);
+  if (!interrupted.exchange(true)) {
+    first_at = Milliseconds();
+  } else if (Milliseconds() - first_at > kOnePress) {
+    _exit(kExitInterrupted);
+  }
 }
 
 }  // namespace

@@ -29,7 +29,8 @@ class IgnoreInterrupts : public InterruptScope {
   IgnoreInterrupts();
 };
 
-// The first one sets the flag; another one ends the program with exit code 130, as shells number an end by SIGINT.
+// The first one sets the flag; another one, a third of a second later or more, ends the program with exit code 130, as
+// shells number an end by SIGINT.
 class CatchInterrupts : public InterruptScope {
  public:
   CatchInterrupts();

@@ -1,8 +1,10 @@
 #include "core/cli/line_reader.h"
 
+#include <fcntl.h>
 #include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -67,12 +69,23 @@ class TerminalReader : public LineReader {
  public:
   explicit TerminalReader(std::string prompt) : prompt_(std::move(prompt)) {}
   ~TerminalReader() override {
-    if (editor_ != nullptr) el_end(editor_);
+    if (editor_ != nullptr) {
+      // With editing off el_end leaves the terminal alone: it would throw away what is typed ahead.
+      el_reset(editor_);
+      el_set(editor_, EL_EDITMODE, 0);
+      el_end(editor_);
+      tcsetattr(STDIN_FILENO, TCSADRAIN, &found_);
+    }
+    if (keys_ != STDIN_FILENO) close(keys_);
     if (history_ != nullptr) history_end(history_);
   }
 
   absl::Status Open() {
     if (auto status = PromptSignals::Open(); !status.ok()) return status;
+    tcgetattr(STDIN_FILENO, &found_);
+    // Opened anew, so that not waiting is this reader's alone: Ctrl-C may take away a key between poll and read.
+    keys_ = open("/proc/self/fd/0", O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (keys_ < 0) keys_ = STDIN_FILENO;
     std::setlocale(LC_CTYPE, "");
     if (std::strcmp(nl_langinfo(CODESET), "UTF-8") != 0) std::setlocale(LC_CTYPE, "C.UTF-8");
     history_ = history_init();
@@ -109,12 +122,15 @@ class TerminalReader : public LineReader {
     left_out_ = {};
     interrupted_ = changed_ = false;
     signals_.emplace();
-    WriteAll(STDOUT_FILENO, kPasteOn);
+    editing_ = true;
+    el_resize(editor_);  // nobody looked while an answer was shown
+    Write(kPasteOn);
     errno = 0;
     const char* line = el_gets(editor_, &size);
     const int error = errno;
+    editing_ = false;
     while (const int signal = signals_->Take()) Handle(signal);
-    WriteAll(STDOUT_FILENO, kPasteOff);
+    Write(kPasteOff);
     signals_.reset();
     if (interrupted_ || line == nullptr || size <= 0) {
       std::fputs("\n", stdout);
@@ -144,7 +160,10 @@ class TerminalReader : public LineReader {
   static unsigned char InsertPaste(EditLine* editor, int);
   static int GetKey(EditLine* editor, wchar_t* key) { return Self(editor)->ReadKey(key); }
   int ReadKey(wchar_t* key);
-  static ssize_t WriteEditor(void* self, const char* text, size_t size);
+  static ssize_t WriteEditor(void* self, const char* text, size_t size) {
+    return static_cast<TerminalReader*>(self)->Write({text, size}) ? static_cast<ssize_t>(size) : 0;
+  }
+  bool Write(std::string_view text);
   void Handle(int signal);
 
   // Once: the history goes on in memory.
@@ -158,7 +177,10 @@ class TerminalReader : public LineReader {
   HistoryFile file_;
   bool keep_ = true;
   InputLine::LeftOut left_out_;
+  struct termios found_ = {};             // the terminal's modes before octet
+  int keys_ = STDIN_FILENO;               // the terminal, to read from
   std::optional<PromptSignals> signals_;  // while a line is read
+  bool editing_ = false;                  // the terminal is the editor's
   bool interrupted_ = false;              // this line
   bool changed_ = false;                  // the terminal: what it shows has to be drawn again
   History* history_ = nullptr;
@@ -169,61 +191,58 @@ class TerminalReader : public LineReader {
 // A key is a character, whose bytes may come one by one. Bytes that are no UTF-8 are counted and passed over.
 int TerminalReader::ReadKey(wchar_t* key) {
   std::mbstate_t state = {};
-  bool within = false;  // a character
+  int64_t unfinished = 0;  // bytes of a character
   for (;;) {
     if (interrupted_) break;
     if (std::exchange(changed_, false)) {
       el_resize(editor_);
       el_set(editor_, EL_REFRESH);
     }
-    if (const int signal = signals_->Wait(STDIN_FILENO, POLLIN)) {
+    if (const int signal = signals_->Wait(keys_, POLLIN)) {
       Handle(signal);
       continue;
     }
     char byte = 0;
-    const ssize_t count = read(STDIN_FILENO, &byte, 1);
+    const ssize_t count = read(keys_, &byte, 1);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (count != 1) return static_cast<int>(count);
     size_t bytes = std::mbrtowc(key, &byte, 1, &state);
+    if (bytes == kNoCharacter && unfinished > 0) {  // what came before is none; this byte may be the start of one
+      left_out_.bad_bytes += std::exchange(unfinished, 0);
+      state = {};
+      bytes = std::mbrtowc(key, &byte, 1, &state);
+    }
     if (bytes == kNoCharacter) {
       ++left_out_.bad_bytes;
       state = {};
-      if (!std::exchange(within, false)) continue;
-      // This byte may be the start of the next one.
-      bytes = std::mbrtowc(key, &byte, 1, &state);
-      if (bytes == kNoCharacter) {
-        ++left_out_.bad_bytes;
-        state = {};
-        continue;
-      }
+      continue;
     }
-    within = bytes == kUnfinished;
-    if (!within) return 1;
+    if (bytes != kUnfinished) return 1;
+    ++unfinished;
   }
   errno = EINTR;
   return -1;
 }
 
-// The editor's own stream: stdout would keep the mark of a write that Ctrl-C cut short while Ctrl-S held the terminal,
-// and a held terminal must not hold a signal.
-ssize_t TerminalReader::WriteEditor(void* self, const char* text, size_t size) {
-  constexpr size_t kPiece = 256;  // a terminal that is ready takes as much without waiting
-  auto* reader = static_cast<TerminalReader*>(self);
-  for (size_t done = 0; done < size;) {
-    if (reader->signals_.has_value()) {
-      if (const int signal = reader->signals_->Wait(STDOUT_FILENO, POLLOUT)) {
-        reader->Handle(signal);
+// The editor's own way to the terminal: stdout would keep the mark of a write that Ctrl-C cut short while Ctrl-S held
+// the terminal, and a held terminal must not hold a signal.
+bool TerminalReader::Write(std::string_view text) {
+  constexpr size_t kPiece = 256;  // little enough for what a ready terminal has room for
+  while (!text.empty()) {
+    if (signals_.has_value()) {
+      if (const int signal = signals_->Wait(STDOUT_FILENO, POLLOUT)) {
+        Handle(signal);
         continue;
       }
     }
-    const size_t piece = std::min(kPiece, size - done);
-    if (!WriteAll(STDOUT_FILENO, {text + done, piece})) return 0;
-    done += piece;
+    const std::string_view piece = text.substr(0, kPiece);
+    if (!WriteAll(STDOUT_FILENO, piece)) return false;
+    text.remove_prefix(piece.size());
   }
-  return static_cast<ssize_t>(size);
+  return true;
 }
 
-// SIGTERM, SIGHUP, SIGQUIT and SIGTSTP find the terminal as it was before, and come back from SIGTSTP only.
+// SIGTERM, SIGHUP, SIGQUIT and SIGTSTP find the terminal as it was before octet, and come back from SIGTSTP only.
 void TerminalReader::Handle(int signal) {
   if (signal == SIGINT) {
     interrupted_ = true;
@@ -231,14 +250,26 @@ void TerminalReader::Handle(int signal) {
   }
   changed_ = true;
   if (signal == SIGWINCH) return;
-  if (signal != SIGCONT) {
+  // A terminal that Ctrl-S holds must not hold the end.
+  const auto switch_paste = [](const char* text) {
     struct pollfd terminal = {STDOUT_FILENO, POLLOUT, 0};
-    if (poll(&terminal, 1, 0) == 1) WriteAll(STDOUT_FILENO, kPasteOff);
-    el_set(editor_, EL_PREP_TERM, 0);
+    if (poll(&terminal, 1, 0) == 1) WriteAll(STDOUT_FILENO, text);
+  };
+  // SIGCONT alone: whoever stopped the program may have changed the modes, which the editor still thinks are its own.
+  el_set(editor_, EL_PREP_TERM, 0);
+  if (signal != SIGCONT) {
+    switch_paste(kPasteOff);
+    tcsetattr(STDIN_FILENO, TCSANOW, &found_);
     signals_->Raise(signal);
+    // What came while the program was stopped goes first: a terminal that is not its own any more would stop it again.
+    while (const int next = signals_->Take()) {
+      if (next == SIGINT) interrupted_ = true;
+      if (next == SIGTERM || next == SIGHUP || next == SIGQUIT) signals_->Raise(next);
+    }
   }
+  if (!editing_) return;
   el_set(editor_, EL_PREP_TERM, 1);
-  WriteAll(STDOUT_FILENO, kPasteOn);
+  switch_paste(kPasteOn);
 }
 
 // A paste becomes part of the line, with its newlines, instead of a message per line.

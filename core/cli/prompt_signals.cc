@@ -4,6 +4,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -15,11 +17,13 @@ namespace {
 // Made once, open until the program ends: a handler may still run while the object goes.
 int pipe_ends[2] = {-1, -1};
 
+std::atomic<bool> arrived[NSIG];
+static_assert(std::atomic<bool>::is_always_lock_free, "a handler may touch lock-free atomics only");
+
 void Note(int signal) {
   const int error = errno;
-  const unsigned char number = static_cast<unsigned char>(signal);
-  // A full pipe has more than enough to take.
-  [[maybe_unused]] const ssize_t written = write(pipe_ends[1], &number, 1);
+  arrived[signal] = true;
+  [[maybe_unused]] const ssize_t written = write(pipe_ends[1], "", 1);  // a full pipe wakes, too
   errno = error;
 }
 
@@ -39,9 +43,7 @@ PromptSignals::PromptSignals() {
 
 PromptSignals::~PromptSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &before_[i], nullptr);
-  while (const int signal = Take()) {
-    if (signal != SIGINT && signal != SIGCONT && signal != SIGWINCH) raise(signal);
-  }
+  while (const int signal = Take()) raise(signal);
 }
 
 void PromptSignals::Catch(size_t i) {
@@ -54,16 +56,24 @@ void PromptSignals::Catch(size_t i) {
 }
 
 int PromptSignals::Take() const {
-  unsigned char signal = 0;
-  return read(pipe_ends[0], &signal, 1) == 1 ? signal : 0;
+  // First the pipe: a signal that comes now is marked before it wakes, and is found here or wakes the next time.
+  std::array<char, 256> wakes;
+  while (read(pipe_ends[0], wakes.data(), wakes.size()) > 0) {
+  }
+  for (const int signal : kSignals) {
+    if (arrived[signal].exchange(false)) return signal;
+  }
+  return 0;
 }
 
 int PromptSignals::Wait(int fd, short events) const {
   std::array<struct pollfd, 2> ready = {{{pipe_ends[0], POLLIN, 0}, {fd, events, 0}}};
   for (;;) {
     const int count = poll(ready.data(), ready.size(), -1);
+    const int error = errno;
     if (const int signal = Take()) return signal;
-    if (count > 0 || (count < 0 && errno != EINTR)) return 0;
+    if (count < 0 && error != EINTR) return 0;
+    if (count > 0 && ready[1].revents != 0) return 0;
   }
 }
 

@@ -1,4 +1,4 @@
-// Signals as something that a prompt waits for beside its keys. A handler only puts the signal's number into a pipe, so
+// Signals as something that a prompt waits for beside its keys. A handler only marks the signal and wakes by a pipe, so
 // that none is lost between two reads and nothing happens in the middle of the editor's work.
 // Reference: the self-pipe trick, D. J. Bernstein; signal-safety(7).
 #ifndef OCTET_CORE_CLI_PROMPT_SIGNALS_H_
@@ -13,14 +13,14 @@
 
 namespace octet {
 
-// While it lasts SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT and SIGWINCH wait in the pipe. Those of them that
+// While it lasts SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT and SIGWINCH wait to be taken. Those of them that
 // the program ignores (as SIGHUP under nohup) stay ignored. One at a time; one thread makes, asks and ends it.
 class PromptSignals {
  public:
   // Makes the pipe, once for the program. Unknown when there are no file descriptors left.
   static absl::Status Open();
   PromptSignals();  // needs Open
-  // Handlers as before; an ending or stopping signal that was not taken is raised again.
+  // Handlers as before; a signal that was not taken is raised again.
   ~PromptSignals();
   PromptSignals(const PromptSignals&) = delete;
   PromptSignals& operator=(const PromptSignals&) = delete;

@@ -41,9 +41,11 @@ def environment(home, **more):
 class Terminal:
     """octet on a pseudo-terminal of its own."""
 
-    def __init__(self, case, *args, **env):
+    def __init__(self, case, *args, prepare=None, **env):
         self.case = case
         self.master, terminal = pty.openpty()
+        if prepare:
+            prepare(terminal)
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, b"\x18\x00\x50\x00\x00\x00\x00\x00")  # 24 rows, 80 columns
 
         def take_terminal():
@@ -475,8 +477,8 @@ class OnATerminal(Case):
                 self.assertEqual(terminal.ends(), -number)
             self.assertTrue(terminal.shown.endswith(b"\x1b[?2004l"), terminal.shown)
 
-    def test_a_stopped_chat_goes_on(self):
-        # A shell with job control: nobody can stop a program that has no parent in its session.
+    def shell(self):
+        """One with job control: nobody can stop a program that has no parent in its session."""
         pid, master = pty.fork()
         if pid == 0:
             os.execvpe("bash", ["bash", "--norc", "--noprofile", "--noediting", "-i"], environment(self.folder, PS1="$ "))
@@ -485,6 +487,11 @@ class OnATerminal(Case):
         self.addCleanup(os.close, master)
         self.addCleanup(os.waitpid, pid, 0)
         self.addCleanup(os.kill, pid, signal.SIGKILL)
+        shell.wait_for(rb"\$ ")
+        return shell
+
+    def test_a_stopped_chat_goes_on(self):
+        shell = self.shell()
         shell.type(f"'{octet}' run --chat -m '{model()}' --threads 1\r")
         shell.wait_for(rb"\x1b\[\?2004h.*> ")
         shell.type(b"\x1a")
@@ -506,7 +513,7 @@ class OnATerminal(Case):
 
     def test_bytes_that_are_no_text_are_counted_and_left_out(self):
         terminal = Terminal(self)
-        for typed, shown, left_out in ((b"/a\xffb", b"/ab", b"1 byte that is"), (b"/a\xe4\xb8c", b"/ac", b"1 byte that is"),
+        for typed, shown, left_out in ((b"/a\xffb", b"/ab", b"1 byte that is"), (b"/a\xe4\xb8c", b"/ac", b"2 bytes that are"),
                                        (b"/\xc3\xc3\xbc\x80", "/ü".encode(), b"2 bytes that are")):
             terminal.type(typed + b"\r")
             terminal.wait_for(rb"\(" + left_out + rb" not UTF-8 left out\).*no command '" + shown + rb"'.*> ")
@@ -524,6 +531,34 @@ class OnATerminal(Case):
         terminal.wait_for(rb"no command '/onetwo'.*> ")
         terminal.type("/exit\r")
         self.assertEqual(terminal.ends(), 0)
+
+    def test_what_is_typed_ahead_of_the_end_is_the_shells(self):
+        shell = self.shell()
+        shell.type(f"'{octet}' run --chat -m '{model()}' --threads 1\r")
+        shell.wait_for(rb"\x1b\[\?2004h.*> ")
+        shell.type("/exit\recho a$((6*7))z\r")
+        shell.wait_for(rb"a42z")
+
+    def test_a_stopped_chat_ends_by_a_signal(self):
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            shell = self.shell()
+            shell.type(f"'{octet}' run --chat -m '{model()}' --threads 1\r")
+            shell.wait_for(rb"\x1b\[\?2004h.*> ")
+            shell.type(b"\x1a")
+            shell.wait_for(rb"Stopped.*\$ ")
+            shell.type(f"kill -{int(number)} %1; kill -CONT %1; wait %1; echo code $?\r")
+            shell.wait_for(f"code {128 + number}".encode())
+
+    def test_a_signal_gives_back_the_modes_that_were_there(self):
+        def no_echo(terminal):
+            modes = termios.tcgetattr(terminal)
+            modes[3] &= ~termios.ECHO
+            termios.tcsetattr(terminal, termios.TCSANOW, modes)
+
+        terminal = Terminal(self, prepare=no_echo)
+        terminal.process.send_signal(signal.SIGTERM)
+        with contextlib.redirect_stdout(io.StringIO()):
+            self.assertEqual(terminal.ends(), -signal.SIGTERM)
 
     def test_a_signal_ends_a_chat_whose_terminal_is_held(self):
         terminal = Terminal(self)

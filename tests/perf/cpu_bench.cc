@@ -140,11 +140,12 @@ void Linear(Bench& b, ThreadPool& pool, DType type, int64_t rows, int64_t column
   a.x = &x;
   a.y = &y;
   a.workspace = b.Alloc(support.workspace_bytes);
-  octet_buffer* const same = b.Alloc(static_cast<uint64_t>(rows * row_bytes * copies));
+  const auto bytes = static_cast<int64_t>(support.resident_bytes);
+  octet_buffer* const same = b.Alloc(static_cast<uint64_t>(bytes * copies));
   void* host = nullptr;
   Check(b.table->memory->map(same, &host, &error));
   Runs runs;
-  for (int64_t at = 0; at + 16384 <= rows * row_bytes * copies; at += 16384) {
+  for (int64_t at = 0; at + 16384 <= bytes * copies; at += 16384) {
     runs.runs.emplace_back(static_cast<const uint8_t*>(host) + at, 16384);
   }
   std::vector<double> ours, floors;
@@ -166,7 +167,7 @@ void Linear(Bench& b, ThreadPool& pool, DType type, int64_t rows, int64_t column
               2e-9 * static_cast<double>(rows * columns * tokens) / seconds);
   if (few) {
     std::printf(", reading as many bytes %7.1f us (%.1f GB/s): share %.2f", floor * 1e6,
-                1e-9 * static_cast<double>(rows * row_bytes) / floor, floor / seconds);
+                1e-9 * static_cast<double>(bytes) / floor, floor / seconds);
   }
   std::printf("%s\n", sum == 1 ? " " : "");  // the sum is used
   std::fflush(stdout);
@@ -247,8 +248,7 @@ void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, in
   tokens.slots = &slots;
   tokens.positions = &positions;
   // Prompts are bound by arithmetic: one layer.
-  const uint64_t copies =
-      queries > 1 || getenv("HOT") ? 1 : std::max<uint64_t>(1, (uint64_t{256} << 20) / layout.layer_bytes);
+  const uint64_t copies = queries > 1 ? 1 : std::max<uint64_t>(1, (uint64_t{256} << 20) / layout.layer_bytes);
   std::vector<octet_kv_layer> layers(copies);
   Runs runs;
   for (octet_kv_layer& layer : layers) {
@@ -274,7 +274,7 @@ void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, in
   args.out = &out;
   std::vector<double> ours, floors;
   uint64_t sum = 0;
-  for (int round = 0; round < (getenv("HOT") ? 301 : 9); ++round) {
+  for (int round = 0; round < 9; ++round) {
     double start = Now();
     for (const octet_kv_layer& layer : layers) {
       Check(b.table->attention->run(b.stream, plan, &layer, &args, &error));

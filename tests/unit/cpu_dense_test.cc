@@ -236,7 +236,7 @@ TEST(CpuDenseTest, FewTokensInIntegersAreNearDoubleAndAlone) {
       for (int64_t i = 2 * kColumns + 64; i < 2 * kColumns + 96; ++i) x[static_cast<size_t>(i)] *= 1e-33f;
       const octet_tensor all = rig.Put(x, {8, kColumns});
       const std::vector<float> y = m.Linear(all);
-      ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, x, y, 0x1p-16, 32));
+      ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, x, y, 1.02 / 65024, 32));
       ExpectSameRowsAlone(m, all, y, {1, 2, 3, 4, 5, 7});
       for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
         std::vector<float> hostile = x;

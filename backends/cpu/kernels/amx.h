@@ -16,11 +16,15 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
+// Before tiles are loaded from memory that this function has written: gcc 12 does not tell the compiler that they are.
+static inline void FinishStores() { asm volatile("" ::: "memory"); }
+
 // The registers are this thread's while it lasts; their content is undefined before they are written.
 class Tiles {
  public:
   Tiles() {
     const TileConfig config;
+    FinishStores();
     _tile_loadconfig(&config);
   }
   ~Tiles() { _tile_release(); }

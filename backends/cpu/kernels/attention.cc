@@ -18,27 +18,17 @@ namespace OCTET_CPU_ISA {
 namespace {
 
 void Attention(const AttentionParams& p, const AttentionItem& item) {
-  Work w(p, item);
+  WorkSpace<kMaxRows> space;
+  Work w(p, item, space);
   LoadQueries(w);
   RunItem(w, [&w](int c) { return Chunk(w, c); });
-}
-
-void AttentionMerge(const AttentionParams& p, int64_t partial, int64_t chunks, int64_t token, int32_t q_head) {
-  const int dim = p.v.head_dim;
-  alignas(64) float out[kMaxHeadDim] = {};
-  float top = -Infinity(), sum = 0.0f;
-  for (int64_t c = 0; c < chunks; ++c) {
-    const float* from = p.partials + (partial + c) * (dim + 2);
-    Merge(out, &top, &sum, from, from[dim], from[dim + 1], dim);
-  }
-  Finish(p, out, top, sum, token, q_head);
 }
 
 }  // namespace
 
 void FillAttention(KernelTable* table) {
   table->attention = Attention;
-  table->attention_merge = AttentionMerge;
+  table->attention_merge = MergePartials;
 }
 
 }  // namespace OCTET_CPU_ISA

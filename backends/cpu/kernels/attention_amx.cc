@@ -75,6 +75,7 @@ class Amx {
 
  private:
   static void ZeroSums() {
+    FinishStores();
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -92,7 +93,10 @@ class Amx {
 
 }  // namespace
 
-void FillAttentionAmx(KernelTable* table) { table->attention_int8 = IntegerAttention<Amx>; }
+void FillAttentionAmx(KernelTable* table) {
+  table->attention_int8 = IntegerAttention<Amx>;
+  table->attention_int8_merge = MergePartials;
+}
 
 }  // namespace OCTET_CPU_ISA
 }  // namespace octet_cpu

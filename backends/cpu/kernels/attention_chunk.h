@@ -35,6 +35,18 @@ OCTET_INLINE bool FoldedK(const AttentionParams& p, const Side& side) {
 
 OCTET_INLINE int KRow(const AttentionParams& p) { return p.k.head_dim + p.k_extra.head_dim; }
 
+// Memory of an item of up to `Rows` rows. A host's threads may have a stack of OCTET_MIN_STACK_BYTES, half a MiB.
+template <int Rows>
+struct WorkSpace {
+  static constexpr int kFloats = Rows == kMaxRows ? kMaxRowFloats : Rows * kMaxHeadDim;
+  alignas(64) float q[kFloats];      // [rows][KRow], rotated
+  alignas(64) float q_raw[kFloats];  // the same before rotation, where there is an offset table
+  alignas(64) float score[Rows * kChunkTokens];
+  alignas(64) float out[kFloats];       // [rows][v_dim]: the merged chunks
+  alignas(64) float chunk[kFloats];     // [rows][v_dim]: this chunk
+  alignas(64) float tile[kStepFloats];  // K or V of one step
+};
+
 // What one item works on.
 struct Work {
   const AttentionParams& p;
@@ -42,19 +54,15 @@ struct Work {
   int group, rows, queries, kv_len, kv_begin, step_begin;  // step_begin: position of the request's first query
   int v_dim;                                               // padded to 16
 
-  alignas(64) float q[kMaxRowFloats];      // [rows][KRow], rotated
-  alignas(64) float q_raw[kMaxRowFloats];  // the same before rotation, where there is an offset table
-  alignas(64) float score[kMaxRows * kChunkTokens];
-  alignas(64) float out[kMaxRowFloats];    // [rows][v_dim]: the merged chunks
-  alignas(64) float chunk[kMaxRowFloats];  // [rows][v_dim]: this chunk
+  float *q, *q_raw, *score, *out, *chunk, *tile;  // WorkSpace's
   float top[kMaxRows], sum[kMaxRows];
-  alignas(64) float tile[kStepFloats];  // K or V of one step
   alignas(64) float k_scale[kChunkTokens];
   alignas(64) float v_scale[kChunkTokens];
   alignas(64) float offset[kChunkTokens];  // q . offset of one row, by key
   alignas(64) int32_t seen[kChunkTokens];  // mask of one row, by key
 
-  Work(const AttentionParams& params, const AttentionItem& i)
+  template <int Rows>
+  Work(const AttentionParams& params, const AttentionItem& i, WorkSpace<Rows>& space)
       : p(params),
         item(i),
         group(params.q_heads / params.kv_heads),
@@ -63,7 +71,13 @@ struct Work {
         kv_len(params.kv_len[i.request]),
         kv_begin(params.kv_begin[i.request]),
         step_begin(kv_len - queries),
-        v_dim(Round16(params.v.head_dim)) {}
+        v_dim(Round16(params.v.head_dim)),
+        q(space.q),
+        q_raw(space.q_raw),
+        score(space.score),
+        out(space.out),
+        chunk(space.chunk),
+        tile(space.tile) {}
   int QueryPosition(int row) const { return step_begin + (item.row_begin + row) / group; }
   int64_t Token(int row) const { return p.q_start[item.request] + (item.row_begin + row) / group; }
   int QueryHead(int row) const { return item.kv_head * group + (item.row_begin + row) % group; }
@@ -386,6 +400,17 @@ bool Chunk(Work& w, int chunk_index) {
     }
   }
   return true;
+}
+
+void MergePartials(const AttentionParams& p, int64_t partial, int64_t chunks, int64_t token, int32_t q_head) {
+  const int dim = p.v.head_dim;
+  alignas(64) float out[kMaxHeadDim] = {};
+  float top = -Infinity(), sum = 0.0f;
+  for (int64_t c = 0; c < chunks; ++c) {
+    const float* from = p.partials + (partial + c) * (dim + 2);
+    Merge(out, &top, &sum, from, from[dim], from[dim + 1], dim);
+  }
+  Finish(p, out, top, sum, token, q_head);
 }
 
 // The item, with `chunk` doing what Chunk does.

@@ -6,9 +6,9 @@
 //   w   = e^(s - m) * v_scale = w_scale (256 h + l), in 16 bits of the row's largest w in the chunk
 //   O   = w_scale (256 h . codes + l . codes)
 //
-// Rounding q costs 2^-16 of its largest element and rounding w 2^-17 of the chunk's largest; one plane of 8 bits would
-// add as much error to a score as the cache has. Sums of 256 products of either fit 2^24, so the only other rounding is
-// that of f32.
+// Rounding q costs 2^-16 of its largest element at most and rounding w 2^-17 of the chunk's largest; one plane of 8
+// bits would add as much error to a score as the cache has. Sums of 256 products of either fit 2^24, so the only other
+// rounding is that of f32.
 //
 // The lanes of a vector are T keys of 16 / T query rows, a panel: T is 4 for up to 4 rows, 2 for up to 8, 1 for 16.
 // Keys go by one vector after the other, so maximum and exponential need no step across lanes. Sums of weights are kept
@@ -34,7 +34,7 @@ constexpr int kSegment = 64;      // channels: what one instruction sums, and wh
 constexpr int kBlock = 16;        // keys that one instruction scores
 constexpr int kRun = 64;          // keys whose weights are packed together
 constexpr int kWordTokens = 4;    // keys of a word of V
-constexpr float kLeast = 1e-30f;  // below it 65535 / x is near the end of f32
+constexpr float kLeast = 1e-30f;  // 65535 / x is a number of f32 from here on, with some room
 
 typedef int32_t Sums[16][kLanes];  // what a unit leaves of one product
 
@@ -72,11 +72,13 @@ struct alignas(64) ValueRun {
 };
 
 // Weights of 64 keys as rows of words: the planes h and l in rows of their own, two products where T is 1, else one.
+// Rows that no plane has stay zero.
 struct alignas(64) WeightRun {
   uint32_t rows[2][16][kRun / kWordTokens];
 };
 
 struct IntegerWork {
+  WorkSpace<kMaxRows> space;
   Work w;
   int panels, k_segments, v_segments;
   bool whole_blocks;  // blocks of K lie in one page and are whole segments
@@ -92,7 +94,7 @@ struct IntegerWork {
   alignas(64) int8_t copy[4][kBlock][kMaxIntegerDim];  // K of blocks that are not whole
   alignas(64) int8_t zeros[kMaxIntegerDim];
 
-  IntegerWork(const AttentionParams& p, const AttentionItem& item) : w(p, item) {}
+  IntegerWork(const AttentionParams& p, const AttentionItem& item) : w(p, item, space) {}
 };
 
 // q in 16 bits, as columns of the panel's products.
@@ -190,7 +192,7 @@ void FindRows(const Work& w, int chunk_index, KeyTable* table) {
   }
 }
 
-// Asks for the rows of 16 keys of the next chunk; `side` is its K or its V.
+// Asks for K or V, and scales, of 16 keys of the next chunk.
 OCTET_INLINE void Fetch(const KeyTable& table, const int8_t* const* rows, const uint8_t* const* scales, int chunk_key,
                         int dim) {
   const int from = Max(chunk_key, table.begin % kChunkTokens);
@@ -516,7 +518,8 @@ void FloatRow(Work& w, int row, int chunk_index) {
   AttentionItem item = w.item;
   item.row_begin += row;
   item.row_end = item.row_begin + 1;
-  Work one(w.p, item);
+  WorkSpace<1> space;
+  Work one(w.p, item, space);
   LoadQueries(one);
   const bool any = Chunk(one, chunk_index);
   w.top[row] = any ? one.top[0] : -Infinity();
@@ -632,6 +635,7 @@ void IntegerAttention(const AttentionParams& p, const AttentionItem& item) {
   iw.v_segments = (p.v.head_dim + kSegment - 1) / kSegment;
   iw.whole_blocks = p.page_tokens % kBlock == 0 && iw.w.kv_begin % kBlock == 0 && p.k.head_dim % kSegment == 0;
   __builtin_memset(iw.zeros, 0, sizeof iw.zeros);
+  __builtin_memset(iw.runs, 0, sizeof iw.runs);
   LoadQueries(iw.w);
   PackQueries(iw);
   FindRows(iw.w, item.chunk_begin, &iw.tables[item.chunk_begin % 2]);

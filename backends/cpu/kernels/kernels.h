@@ -125,8 +125,8 @@ struct LinearParams {
   int32_t tokens_per_item;  // 1..kMaxTokensPerItem
 };
 
-constexpr int kXBlockBytes = 80;  // of 32 columns of x as quantize_x leaves them
-constexpr int kFewTokens = 4;     // up to so many tokens weights are expanded, or taken as they lie, in L1
+constexpr int kXBlockBytes = 80;   // of 32 columns of x as quantize_x leaves them
+constexpr int kFewTokens = 4;      // up to so many tokens weights are expanded, or taken as they lie, in L1
 constexpr int kIntegerTokens = 8;  // of linear_int8 at most
 constexpr int kTilesPerItem = 4;
 constexpr int kMaxTokensPerItem = 240;
@@ -157,15 +157,17 @@ struct KernelTable {
   // The same in integers (attention_int8.h); null where the processor has no use of that. K and V are INT8 of at most
   // kMaxIntegerDim channels with one symmetric scale per token, without extra K.
   void (*attention_int8)(const AttentionParams&, const AttentionItem&);
-  // Merges partial rows [partial, partial + chunks) and writes the row's output and lse.
+  // Merges partial rows [partial, partial + chunks) and writes the row's output and lse. Each with its own attention: a
+  // row that was not split is merged there, and has to have the same bytes.
   void (*attention_merge)(const AttentionParams&, int64_t partial, int64_t chunks, int64_t token, int32_t q_head);
+  void (*attention_int8_merge)(const AttentionParams&, int64_t partial, int64_t chunks, int64_t token, int32_t q_head);
   // Items: ceil(num_tiles / tiles_per_item) panels for each of ceil(tokens / tokens_per_item) runs of tokens, panels
   // innermost.
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
   // The same for more tokens with x and weights rounded to bf16; null where the processor has no use of that.
   void (*linear_bf16)(const LinearParams&, int64_t begin, int64_t end);
-  // The same for at most kIntegerTokens tokens with x rounded to 16 bits in integers and weights as they are stored; null where
-  // the processor has no use of that. quantize_x: one row of x, columns a multiple of 32, as columns / 32 *
+  // The same for at most kIntegerTokens tokens with x rounded to 16 bits in integers and weights as they are stored;
+  // null where the processor has no use of that. quantize_x: one row of x, columns a multiple of 32, as columns / 32 *
   // kXBlockBytes bytes.
   void (*linear_int8)(const LinearParams&, int64_t begin, int64_t end);
   void (*quantize_x)(const float* x, int64_t columns, uint8_t* out);

@@ -37,6 +37,7 @@ void Multiply(const AmxArgs& a) {
   const uint16_t* x1 = a.x + kUnit * a.x_stride;
   const uint32_t* w1 = a.w + kPanelPairs * kTileRows;
   float* out1 = a.out + kUnit * kOutStride;
+  FinishStores();
   _tile_loadd(0, a.out, kOutBytes);
   if constexpr (T == 2) _tile_loadd(1, a.out + kTileRows, kOutBytes);
   if constexpr (M == 2) _tile_loadd(2, out1, kOutBytes);

@@ -4,11 +4,11 @@
 //   y = sum over blocks of scale (d (256 h . codes + l . codes) + m sum of x)
 //
 // with d and m as dequantize.h has them; codes are unsigned as they lie (those of Q8_0 plus 128), and what they are too
-// large by is taken off the sum. Sums of a block are exact in 32 bits, and rounding x costs 2^-16 of the block's
+// large by is taken off the sum. Sums of a block are exact in 32 bits, and rounding x costs 1/65024 of the block's
 // largest, far below what 8 bits would (2^-8) at no cost: the weights' way from memory is what takes the time. Lanes
 // are the 16 rows of a tile; a word of it holds columns 0, 2, 4, 6 in its low nibbles and 1, 3, 5, 7 in its high ones,
-// so x is packed in that order and broadcast. Blocks are added in order: a token's result does not depend on the other
-// tokens of the call. Tiles of floats go the way of linear.cc.
+// so x is packed in that order and broadcast. Blocks are added in order: a token's result is the same in every call of
+// this kernel. Tiles of floats go the way of linear.cc.
 #include <immintrin.h>
 
 #include "backends/cpu/kernels/linear_block.h"
