@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <exception>
@@ -75,7 +76,7 @@ int RunBody(const std::string& name, const std::function<absl::StatusOr<int>()>&
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::system_error& error) {  // threads that cannot be started
-    code = absl::UnknownError(absl::StrCat("the system refused: ", error.what()));
+    code = absl::UnknownError(absl::StrCat("the system refused: ", error.what(), "; --threads asks for fewer"));
   } catch (const std::exception& error) {
     code = absl::InternalError(absl::StrCat(name, " has failed, which is a bug of its own: ", error.what()));
   }
@@ -88,6 +89,7 @@ int RunBody(const std::string& name, const std::function<absl::StatusOr<int>()>&
 
 int RunProgram(const std::string& name, const std::function<absl::StatusOr<int>()>& body) {
   HoldStandardStreams();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of the write
   try {
     return RunBody(name, [&body]() -> absl::StatusOr<int> {
       if (const absl::Status stack = TakeStack(); !stack.ok()) return stack;

@@ -24,6 +24,9 @@
 namespace octet {
 namespace {
 
+constexpr int kLockTries = 100;
+constexpr useconds_t kLockPause = 20000;  // microseconds
+
 // Empty where there is no place for it.
 std::string StateFolder() {
   // A relative path there is to be ignored, the specification says.
@@ -78,8 +81,10 @@ absl::StatusOr<Locked> OpenLocked(const std::string& path) {
     }
     Locked opened(open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_NONBLOCK | O_CLOEXEC, 0600));
     if (opened.fd() < 0) return FileError("cannot write", path);
-    while (flock(opened.fd(), LOCK_EX) != 0) {
-      if (errno != EINTR) return FileError("cannot lock", path);
+    // Another chat holds it for a moment; whoever holds it for longer is not waited for.
+    for (int tries = 0; flock(opened.fd(), LOCK_EX | LOCK_NB) != 0; ++tries) {
+      if ((errno != EINTR && errno != EWOULDBLOCK) || tries == kLockTries) return FileError("cannot lock", path);
+      usleep(kLockPause);
     }
     // Another program may have put a shorter one in its place meanwhile.
     struct stat now, ours;

@@ -4,6 +4,7 @@
 #include <histedit.h>
 #include <langinfo.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -65,6 +66,15 @@ constexpr size_t kUnfinished = static_cast<size_t>(-2);
 
 unsigned char InsertNewline(EditLine* editor, int) { return el_winsertstr(editor, L"\n") == 0 ? CC_REFRESH : CC_ERROR; }
 
+// The user's settings of the editor, as el_source looks for them; it would wait for a pipe.
+bool EditrcIsAFile() {
+  const char* path = std::getenv("EDITRC");
+  const char* home = std::getenv("HOME");
+  if (path == nullptr && home == nullptr) return false;
+  struct stat file = {};
+  return stat(path != nullptr ? path : absl::StrCat(home, "/.editrc").c_str(), &file) == 0 && S_ISREG(file.st_mode);
+}
+
 class TerminalReader : public LineReader {
  public:
   explicit TerminalReader(std::string prompt) : prompt_(std::move(prompt)) {}
@@ -110,7 +120,7 @@ class TerminalReader : public LineReader {
     el_set(editor_, EL_BIND, "\033[200~", "octet-paste", nullptr);
     el_set(editor_, EL_BIND, "\033\r", "octet-newline", nullptr);
     el_set(editor_, EL_BIND, "\033\n", "octet-newline", nullptr);
-    el_source(editor_, nullptr);  // the user's ~/.editrc; there need not be one
+    if (EditrcIsAFile()) el_source(editor_, nullptr);
     Warn(file_.Open(history_, kHistoryLines));
     return absl::OkStatus();
   }

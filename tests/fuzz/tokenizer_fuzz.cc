@@ -31,7 +31,7 @@ using fuzz::FuzzInput;
 using fuzz::Require;
 using fuzz::RequireSentence;
 
-// Byte-level merging accepts no text before it has the bytes of it, so a line "*" stands for all of them.
+// Byte-level merging accepts no text before it has the bytes of it, so the first line "*" stands for all of them.
 void AddAllBytes(TokenizerSpec* spec) {
   for (uint32_t byte = 0, next = 0x100; byte < 256; ++byte) {
     const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
@@ -70,10 +70,11 @@ TokenizerSpec ReadSpec(FuzzInput& input, std::string_view* text) {
   spec.add_eos = head[7] == 'e';
   spec.add_space_prefix = head[8] == 's';
   *text = input.Line();
+  bool all_bytes = false;
   while (!input.empty()) {
     std::string_view line = input.Line();
     if (line == "*") {
-      AddAllBytes(&spec);
+      if (!std::exchange(all_bytes, true)) AddAllBytes(&spec);
     } else if (line.starts_with('t') && line.size() >= 3) {
       spec.token_types.push_back(static_cast<TokenType>(line[1] - '0'));
       spec.scores.push_back(static_cast<float>(static_cast<signed char>(line[2])));

@@ -511,6 +511,22 @@ class OnATerminal(Case):
             terminal.type("/exit\r")
             self.assertEqual(terminal.ends(), 0)
 
+    def test_a_history_that_another_program_holds_is_not_waited_for(self):
+        self.history().write_text("_HiStOrY_V2_\n")
+        with open(self.history()) as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            terminal = Terminal(self)
+            terminal.type("/one\r")
+            terminal.wait_for(rb"warning: .*cannot lock.*no command '/one'.*> ")
+            terminal.type("/exit\r")
+            self.assertEqual(terminal.ends(), 0)
+
+    def test_settings_that_are_no_file_are_passed_over(self):
+        os.mkfifo(os.path.join(self.folder, ".editrc"))
+        terminal = Terminal(self)
+        terminal.type("/exit\r")
+        self.assertEqual(terminal.ends(), 0)
+
     def test_bytes_that_are_no_text_are_counted_and_left_out(self):
         terminal = Terminal(self)
         for typed, shown, left_out in ((b"/a\xffb", b"/ab", b"1 byte that is"), (b"/a\xe4\xb8c", b"/ac", b"2 bytes that are"),
