@@ -36,9 +36,10 @@ def main():
         print(f"skipped: {model} is not here; scripts/fetch-model gets it")
         return SKIPPED
 
+    window = min(2048, args.tokens)
     wanted = ["int8", "int8:group32"] + [cache for cache in args.beside.split(",") if cache]
     command = [os.path.join(args.build, "bin", "octet"), "quality", "-m", model, "-f", str(DATA / args.text), "--json",
-               "--compute", "exact", "--tokens", str(args.tokens), "--window", "2048", "--against", "f32",
+               "--compute", "exact", "--tokens", str(args.tokens), "--window", str(window), "--against", "f32",
                "--caches", ",".join(wanted), "--max-kl", args.max_kl, "--min-top1", args.min_top1]
     start = time.monotonic()
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
@@ -52,7 +53,7 @@ def main():
         print(f"{name:<14} mean KL {cache['mean_kl']:.2e} +- {cache['standard_error']:.1e}, top-1 "
               f"{100 * cache['top1_agreement']:.2f} %, perplexity {cache['perplexity']:.4f}")
 
-    windows = -(-args.tokens // 2048)
+    windows = -(-args.tokens // window)
     failures = []
     if document["scored_tokens"] != args.tokens - windows:
         failures.append(f"{document['scored_tokens']} tokens were scored, not {args.tokens - windows}")
