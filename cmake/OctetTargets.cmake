@@ -42,8 +42,8 @@ function(octet_prefer_archives package)
   endforeach()
 endfunction()
 
-# OCTET_PRECOMPILED_HEADERS: precompiled headers for core and, with GoogleTest, for the tests and the conformance kit. Headers are the longer half of
-# compiling without optimization. Only for scripts/test: elsewhere a file must name what it includes.
+# OCTET_PRECOMPILED_HEADERS: precompiled headers for core and, with GoogleTest, for the tests and the conformance kit. Headers are
+# the longer half of compiling without optimization. Only for scripts/test: elsewhere a file must name what it includes.
 function(octet_add_precompiled_headers)
   if(OCTET_PRECOMPILED_HEADERS STREQUAL "none")
     return()
@@ -71,8 +71,6 @@ function(octet_add_precompiled_headers)
       target_link_libraries(octet_precompiled_${name} PRIVATE fmt::fmt)
       target_precompile_headers(octet_precompiled_${name} PRIVATE <fmt/format.h>)
     endforeach()
-  endif()
-  if(OCTET_PRECOMPILED_HEADERS STREQUAL "all")
     target_compile_options(octet_precompiled_core_optimized PRIVATE -O2)
   endif()
   octet_compile_as_test(octet_precompiled_test)
@@ -126,8 +124,8 @@ endfunction()
 
 # octet_add_test(NAME SOURCES ... DEPS ... [THREADED FILTER] [LABELS ...]): one GoogleTest program, one ctest entry.
 # THREADED: the cases that also run under the thread sanitizer, as --gtest_filter takes them: those in which threads meet.
-# Labels: "model" uses a downloaded model; "slow" is left out under sanitizers, "slow-sanitized" there without --full; "long" runs in scripts/test --full only;
-# "threaded" comes from THREADED.
+# Labels: "model" uses a downloaded model; "slow" is left out under sanitizers, "slow-sanitized" there without --full; "long" runs in
+# scripts/test --full only; "threaded" comes from THREADED.
 function(octet_add_test name)
   cmake_parse_arguments(arg "" "THREADED;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   find_package(GTest REQUIRED)

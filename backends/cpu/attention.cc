@@ -37,13 +37,10 @@ struct MergeRow {
   int32_t q_head;
 };
 
-using AttentionFn = decltype(KernelTable::attention);
-using MergeFn = decltype(KernelTable::attention_merge);
-
 struct Plan final : octet::AttentionPlan {
   AttentionDesc desc;
-  AttentionFn attend = nullptr;
-  MergeFn merge = nullptr;
+  decltype(KernelTable::attention) attend = nullptr;
+  decltype(KernelTable::attention_merge) merge = nullptr;
   KvLayout layout;
   std::vector<float> alibi;
   float* partials = nullptr;
@@ -106,7 +103,7 @@ int32_t FirstChunk(const Plan& plan, size_t r, int32_t position) {
   return (window > 0 ? std::max(begin, position - window + 1) : begin) / kChunkTokens;
 }
 
-ChunkRange ChunksOf(const Plan& plan, size_t r) {
+ChunkRange ChunksOfRequest(const Plan& plan, size_t r) {
   const int32_t queries = plan.q_start[r + 1] - plan.q_start[r], kv_len = plan.kv_len[r];
   return {FirstChunk(plan, r, kv_len - queries), (kv_len + kChunkTokens - 1) / kChunkTokens};
 }
@@ -117,7 +114,7 @@ int32_t ChunksPerItem(const Plan& plan, int64_t workers) {
   for (size_t r = 0; r + 1 < plan.q_start.size(); ++r) {
     const int32_t queries = plan.q_start[r + 1] - plan.q_start[r];
     if (queries == 0 || queries > kSplitQueries) continue;
-    const ChunkRange range = ChunksOf(plan, r);
+    const ChunkRange range = ChunksOfRequest(plan, r);
     chunks += int64_t{plan.layout.kv_heads} * (range.end - range.begin);
   }
   return static_cast<int32_t>(std::max<int64_t>(1, chunks / (kItemsPerWorker * std::max<int64_t>(1, workers))));
@@ -131,7 +128,7 @@ void CutRequest(Plan& plan, int32_t r, int32_t chunks_per_item, int64_t* partial
   const int32_t group = d.q_heads / plan.layout.kv_heads;
   const int32_t rows = queries * group, step = RowsPerItem(octet::KRowDim(plan.layout), octet::VRowDim(plan.layout));
   const int32_t kv_len = plan.kv_len[i], first_query = kv_len - queries;
-  const auto [chunk_begin, chunk_end] = ChunksOf(plan, i);
+  const auto [chunk_begin, chunk_end] = ChunksOfRequest(plan, i);
   const int32_t chunks = chunk_end - chunk_begin;
   const bool split = queries <= kSplitQueries && chunks > chunks_per_item &&
                      *partials + int64_t{queries} * d.q_heads * chunks <= plan.partial_capacity;
@@ -198,8 +195,9 @@ StatusOr<std::unique_ptr<octet::AttentionPlan>> Attention::MakePlan(const Attent
   plan->desc = d;
   plan->layout = *d.kv;
   const KernelTable& kernels = *context_.kernels;
-  plan->attend = InIntegers(kernels, d) ? kernels.attention_int8 : kernels.attention;
-  plan->merge = InIntegers(kernels, d) ? kernels.attention_int8_merge : kernels.attention_merge;
+  const bool integers = InIntegers(kernels, d);
+  plan->attend = integers ? kernels.attention_int8 : kernels.attention;
+  plan->merge = integers ? kernels.attention_int8_merge : kernels.attention_merge;
   plan->desc.kv = nullptr;
   plan->desc.alibi_slopes = nullptr;
   if (d.alibi_slopes != nullptr) {

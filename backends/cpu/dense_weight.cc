@@ -27,11 +27,16 @@ using octet::Unimplemented;
 using octet::WeightDesc;
 using octet::WeightPart;
 
+// How x goes to the kernels of a fast weight, where the processor has them.
+struct Roundings {
+  bool int8 = false;  // up to kIntegerTokens tokens in 16 bits, for integer products: weights with codes
+  bool bf16 = false;  // more than that, or than kFewTokens, in bf16
+};
+
 struct CpuWeight : octet::WeightShape {
   using WeightShape::WeightShape;
   uint64_t bytes = 0;  // counted as held
-  bool int8 = false;   // up to kIntegerTokens tokens are rounded to 16 bits, for integer products
-  bool bf16 = false;   // more than that, or than kFewTokens, are rounded to bf16
+  Roundings roundings;
   struct Free {
     void operator()(uint8_t* p) const { ::operator delete (p, std::align_val_t{64}); }
   };
@@ -124,22 +129,16 @@ Sizes SizesOf(const WeightDesc& d) {
 
 uint64_t ResidentBytes(const Sizes& s) { return s.data + s.scales + s.tiles * sizeof(Tile) + sizeof(CpuWeight); }
 
-bool HasCodes(DType type) { return type != DType::kF32 && type != DType::kF16 && type != DType::kBF16; }
-
-// Fast weights, where the processor has bf16 kernels.
-bool UsesBf16(const Context& context, const WeightDesc& d) {
-  return d.linear && !d.exact && context.kernels->linear_bf16 != nullptr;
+Roundings RoundingsOf(const KernelTable& kernels, const WeightDesc& d) {
+  if (!d.linear || d.exact) return {};
+  const bool codes = std::any_of(d.parts.begin(), d.parts.end(),
+                                 [](const WeightPart& part) { return HasCodes(static_cast<int32_t>(part.dtype)); });
+  return {.int8 = codes && kernels.linear_int8 != nullptr, .bf16 = kernels.linear_bf16 != nullptr};
 }
 
 // Rows of x in bf16: as linear_bf16 wants them, in floats of the workspace.
 int64_t Bf16Stride(int64_t columns) { return PackedStride((columns + 31) / 32 * 16); }
 int64_t Bf16Floats(int64_t columns, int64_t tokens) { return Bf16Stride(columns) * ((tokens + 15) / 16 * 16); }
-
-// Fast weights with blocks of integers, where the processor has kernels for them.
-bool UsesInt8(const Context& context, const WeightDesc& d) {
-  return d.linear && !d.exact && context.kernels->linear_int8 != nullptr &&
-         std::any_of(d.parts.begin(), d.parts.end(), [](const WeightPart& part) { return HasCodes(part.dtype); });
-}
 
 // Rows of x as linear_int8 wants them, in floats of the workspace.
 int64_t Int8Stride(int64_t columns) {
@@ -149,11 +148,6 @@ int64_t Int8Stride(int64_t columns) {
 int64_t Int8Floats(int64_t columns, int64_t tokens) {
   return Int8Stride(columns) / 4 * std::min<int64_t>(tokens, kIntegerTokens);
 }
-
-// How x goes to the kernels beside f32.
-struct Roundings {
-  bool bf16, int8;
-};
 
 // Behind x in f32: x in bf16 or in integers.
 int64_t RoundedFloats(int64_t columns, Roundings r, int64_t tokens) {
@@ -205,7 +199,7 @@ Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
   }
   return octet::HostBufferOf(*a.workspace)
       .CheckRange("linear workspace", a.workspace_offset,
-                  WorkspaceBytes(w.columns, w.rows, w.y_type, {w.bf16, w.int8}, tokens));
+                  WorkspaceBytes(w.columns, w.rows, w.y_type, w.roundings, tokens));
 }
 
 }  // namespace
@@ -213,7 +207,7 @@ Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
 Support Dense::SupportsWeight(const WeightDesc& d) const {
   if (const Status s = CheckDesc(d); !s.ok()) return Support::No(s.message());
   const bool native = (!d.linear || d.x_type == DType::kF32) && d.y_type == DType::kF32;
-  const Roundings r{UsesBf16(context_, d), UsesInt8(context_, d)};
+  const Roundings r = RoundingsOf(*context_.kernels, d);
   const char* kind = r.bf16 && r.int8 ? "linear int8 and bf16 "
                      : r.bf16         ? "linear bf16 "
                      : r.int8         ? "linear int8 "
@@ -230,8 +224,7 @@ StatusOr<octet::Weight*> Dense::PrepareWeight(octet::Stream&, const WeightDesc& 
   const Sizes sizes = SizesOf(d);
   auto w = std::make_unique<CpuWeight>(d);
   w->bytes = ResidentBytes(sizes);
-  w->bf16 = UsesBf16(context_, d);
-  w->int8 = UsesInt8(context_, d);
+  w->roundings = RoundingsOf(*context_.kernels, d);
   const uint64_t total = octet::HostMemoryBytes("MemTotal");
   uint8_t* memory = total > 0 && sizes.data > total
                         ? nullptr
@@ -302,17 +295,20 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
   uint16_t* bf16 = nullptr;
   uint8_t* int8 = nullptr;
   const int64_t bf16_stride = 2 * Bf16Stride(w.columns);
-  if (w.bf16 && packed != nullptr && tokens > (w.int8 ? kIntegerTokens : kFewTokens)) {
+  if (w.roundings.bf16 && packed != nullptr && tokens > (w.roundings.int8 ? kIntegerTokens : kFewTokens)) {
     bf16 = reinterpret_cast<uint16_t*>(packed + PackedStride(w.columns) * tokens);
     p.x_bf16 = bf16;
     p.x_bf16_stride = bf16_stride;
   }
-  if (w.int8 && packed != nullptr && tokens <= kIntegerTokens) {
+  if (w.roundings.int8 && packed != nullptr && tokens <= kIntegerTokens) {
     int8 = reinterpret_cast<uint8_t*>(packed + PackedStride(w.columns) * tokens);
     p.x_int8 = int8;
     p.x_int8_stride = Int8Stride(w.columns);
   }
-  if (packed != nullptr && (a.norm_gain != nullptr || !x.f32() || tokens > kFewTokens || int8 != nullptr)) {
+  // Integer products do not read x again, but for tiles of floats, and those of a few tokens read it where it lies.
+  const bool pack =
+      packed != nullptr && (a.norm_gain != nullptr || !x.f32() || (tokens > kFewTokens && int8 == nullptr));
+  if (pack || int8 != nullptr) {
     const int64_t stride = PackedStride(w.columns);
     NormParams norm{};
     norm.n = w.columns;
@@ -330,17 +326,19 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
           kernels.store_row(Element::kBF16, from, w.columns, bf16 + t * bf16_stride);
           std::fill(bf16 + t * bf16_stride + w.columns, bf16 + t * bf16_stride + (w.columns + 31) / 32 * 32,
                     uint16_t{0});
-        } else if (from != to) {
+        } else if (pack && from != to) {
           std::memcpy(to, from, static_cast<size_t>(w.columns) * sizeof(float));
         }
         if (int8 != nullptr) kernels.quantize_x(from, w.columns, int8 + t * Int8Stride(w.columns));
       }
     });
-    p.x = packed;
-    p.x_stride = stride;
+    if (pack) {
+      p.x = packed;
+      p.x_stride = stride;
+    }
   }
   if (!y.f32()) {
-    p.y = packed + PackedStride(w.columns) * tokens + RoundedFloats(w.columns, {w.bf16, w.int8}, tokens);
+    p.y = packed + PackedStride(w.columns) * tokens + RoundedFloats(w.columns, w.roundings, tokens);
     p.y_stride = PackedStride(w.rows);
     if (a.residual != nullptr) {
       const FloatRows residual(kernels, *a.residual);

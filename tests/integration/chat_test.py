@@ -477,7 +477,7 @@ class OnATerminal(Case):
                 self.assertEqual(terminal.ends(), -number)
             self.assertTrue(terminal.shown.endswith(b"\x1b[?2004l"), terminal.shown)
 
-    def shell(self):
+    def shell_with_a_chat(self):
         """One with job control: nobody can stop a program that has no parent in its session."""
         pid, master = pty.fork()
         if pid == 0:
@@ -488,12 +488,12 @@ class OnATerminal(Case):
         self.addCleanup(os.waitpid, pid, 0)
         self.addCleanup(os.kill, pid, signal.SIGKILL)
         shell.wait_for(rb"\$ ")
+        shell.type(f"'{octet}' run --chat -m '{model()}' --threads 1\r")
+        shell.wait_for(rb"\x1b\[\?2004h.*> ")
         return shell
 
     def test_a_stopped_chat_goes_on(self):
-        shell = self.shell()
-        shell.type(f"'{octet}' run --chat -m '{model()}' --threads 1\r")
-        shell.wait_for(rb"\x1b\[\?2004h.*> ")
+        shell = self.shell_with_a_chat()
         shell.type(b"\x1a")
         shell.wait_for(rb"\x1b\[\?2004l.*Stopped.*\$ ")
         shell.type("fg\r")
@@ -550,17 +550,13 @@ class OnATerminal(Case):
         self.assertEqual(terminal.ends(), 0)
 
     def test_what_is_typed_ahead_of_the_end_is_the_shells(self):
-        shell = self.shell()
-        shell.type(f"'{octet}' run --chat -m '{model()}' --threads 1\r")
-        shell.wait_for(rb"\x1b\[\?2004h.*> ")
+        shell = self.shell_with_a_chat()
         shell.type("/exit\recho a$((6*7))z\r")
         shell.wait_for(rb"a42z")
 
     def test_a_stopped_chat_ends_by_a_signal(self):
         for number in (signal.SIGTERM, signal.SIGHUP):
-            shell = self.shell()
-            shell.type(f"'{octet}' run --chat -m '{model()}' --threads 1\r")
-            shell.wait_for(rb"\x1b\[\?2004h.*> ")
+            shell = self.shell_with_a_chat()
             shell.type(b"\x1a")
             shell.wait_for(rb"Stopped.*\$ ")
             shell.type(f"kill -{int(number)} %1; kill -CONT %1; wait %1; echo code $?\r")

@@ -106,6 +106,21 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Median seconds of two that take turns, so that a machine that slows down slows both.
+template <typename Ours, typename Floor>
+std::pair<double, double> InTurns(int rounds, Ours&& ours, Floor&& floor) {
+  std::vector<double> seconds[2];
+  for (int round = 0; round < rounds; ++round) {
+    const double start = Now();
+    ours();
+    const double between = Now();
+    floor();
+    seconds[0].push_back(between - start);
+    seconds[1].push_back(Now() - between);
+  }
+  return {Median(seconds[0]), Median(seconds[1])};
+}
+
 // Linear layers; those of a few tokens beside the reading of as many bytes, in turns.
 void Linear(Bench& b, ThreadPool& pool, DType type, int64_t rows, int64_t columns, int32_t tokens) {
   const int64_t row_bytes = GgufRowBytes(type, columns);
@@ -148,20 +163,19 @@ void Linear(Bench& b, ThreadPool& pool, DType type, int64_t rows, int64_t column
   for (int64_t at = 0; at + 16384 <= bytes * copies; at += 16384) {
     runs.runs.emplace_back(static_cast<const uint8_t*>(host) + at, 16384);
   }
-  std::vector<double> ours, floors;
   uint64_t sum = 0;
-  for (int round = 0; round < 7; ++round) {
-    double start = Now();
-    for (octet_weight* w : weights) {
-      a.w = w;
-      Check(b.table->dense->linear(b.stream, &a, &error));
-    }
-    ours.push_back((Now() - start) / copies);
-    start = Now();
-    if (few) sum += ReadRuns(pool, runs);
-    floors.push_back((Now() - start) / copies);
-  }
-  const double seconds = Median(ours), floor = Median(floors);
+  const auto [all_ours, all_floor] = InTurns(
+      7,
+      [&] {
+        for (octet_weight* w : weights) {
+          a.w = w;
+          Check(b.table->dense->linear(b.stream, &a, &error));
+        }
+      },
+      [&] {
+        if (few) sum += ReadRuns(pool, runs);
+      });
+  const double seconds = all_ours / copies, floor = all_floor / copies;
   std::printf("linear %-5s %6lld x %-5lld tokens %4d: %8.1f us %7.1f GFLOP/s", DTypeName(type),
               static_cast<long long>(rows), static_cast<long long>(columns), tokens, seconds * 1e6,
               2e-9 * static_cast<double>(rows * columns * tokens) / seconds);
@@ -272,19 +286,16 @@ void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, in
   args.struct_size = sizeof args;
   args.q = &q;
   args.out = &out;
-  std::vector<double> ours, floors;
   uint64_t sum = 0;
-  for (int round = 0; round < 9; ++round) {
-    double start = Now();
-    for (const octet_kv_layer& layer : layers) {
-      Check(b.table->attention->run(b.stream, plan, &layer, &args, &error));
-    }
-    ours.push_back((Now() - start) / static_cast<double>(copies));
-    start = Now();
-    sum += ReadRuns(pool, runs);
-    floors.push_back((Now() - start) / static_cast<double>(copies));
-  }
-  const double seconds = Median(ours), floor = Median(floors);
+  const auto [all_ours, all_floor] = InTurns(
+      9,
+      [&] {
+        for (const octet_kv_layer& layer : layers) {
+          Check(b.table->attention->run(b.stream, plan, &layer, &args, &error));
+        }
+      },
+      [&] { sum += ReadRuns(pool, runs); });
+  const double seconds = all_ours / static_cast<double>(copies), floor = all_floor / static_cast<double>(copies);
   const double keys = queries * (kv_len - 0.5 * (queries - 1));
   const double bytes = static_cast<double>(kv_len) * kv_heads * (int8 ? 2 * dim + 8 : 4 * dim);
   std::printf("attention %-4s heads %2d/%d dim %3d queries %4d keys %5d: %9.1f us, %6.0f GOPS", int8 ? "int8" : "bf16",

@@ -506,10 +506,12 @@ TEST(CpuAttentionTest, RowsThatIntegersCannotHoldAreRightAndAlone) {
     EXPECT_TRUE(std::isnan(with_nan.out[row_of(7, 1)]));
     expect_same(with_nan, [](int query, int head) { return query == 7 && head == 1; });
 
-    // V's scale of position 590, which queries from 10 on see.
-    const int64_t page = w.pages[590 / 16];
-    uint8_t* scale = rig.Map(w.layer.cache) + w.layer.cache_offset + w.v_side.scale_base +
-                     static_cast<uint64_t>(page * w.v_side.scale_stride[0] + 590 % 16 * w.v_side.scale_stride[2]);
+    const auto v_scale_at = [&](int position) {
+      const int64_t page = w.pages[static_cast<size_t>(position / 16)];
+      return rig.Map(w.layer.cache) + w.layer.cache_offset + w.v_side.scale_base +
+             static_cast<uint64_t>(page * w.v_side.scale_stride[0] + position % 16 * w.v_side.scale_stride[2]);
+    };
+    uint8_t* const scale = v_scale_at(590);  // which queries from 10 on see
     float kept;
     std::memcpy(&kept, scale, sizeof kept);
     const auto sees = [&](int query, int head) { return query >= 10 && head < q_heads / 2; };
@@ -525,10 +527,7 @@ TEST(CpuAttentionTest, RowsThatIntegersCannotHoldAreRightAndAlone) {
     // All scales so small that their inverse is not a number of f32.
     for (int position = 0; position < 600; ++position) {
       const float tiny = 1e-35f;
-      std::memcpy(rig.Map(w.layer.cache) + w.layer.cache_offset + w.v_side.scale_base +
-                      static_cast<uint64_t>(w.pages[static_cast<size_t>(position / 16)] * w.v_side.scale_stride[0] +
-                                            position % 16 * w.v_side.scale_stride[2]),
-                  &tiny, sizeof tiny);
+      std::memcpy(v_scale_at(position), &tiny, sizeof tiny);
     }
     const Output tiny = Attend(w, in.q, nullptr, nullptr);
     EXPECT_GT(std::fabs(tiny.out[0]), 0.0f);

@@ -23,6 +23,7 @@
 #include <immintrin.h>
 
 #include "backends/cpu/kernels/attention_chunk.h"
+#include "backends/cpu/kernels/planes.h"
 
 namespace octet_cpu {
 namespace OCTET_CPU_ISA {
@@ -30,11 +31,10 @@ namespace {
 
 static_assert(kLanes == 16, "a panel is a vector");
 constexpr int kPanels = kMaxRows / kLanes;
-constexpr int kSegment = 64;      // channels: what one instruction sums, and what unpacking works on
-constexpr int kBlock = 16;        // keys that one instruction scores
-constexpr int kRun = 64;          // keys whose weights are packed together
-constexpr int kWordTokens = 4;    // keys of a word of V
-constexpr float kLeast = 1e-30f;  // 65535 / x is a number of f32 from here on, with some room
+constexpr int kSegment = 64;    // channels: what one instruction sums, and what unpacking works on
+constexpr int kBlock = 16;      // keys that one instruction scores
+constexpr int kRun = 64;        // keys whose weights are packed together
+constexpr int kWordTokens = 4;  // keys of a word of V
 
 typedef int32_t Sums[16][kLanes];  // what a unit leaves of one product
 
@@ -61,7 +61,7 @@ struct alignas(64) QueryPanel {
 
 // The cached rows of one chunk's keys.
 struct KeyTable {
-  int begin = 0, end = 0;  // positions
+  int begin = 0, end = 0;  // keys [begin, end) of the chunk that any row sees
   const int8_t *k[kChunkTokens], *v[kChunkTokens];
   const uint8_t *k_scale[kChunkTokens], *v_scale[kChunkTokens];
 };
@@ -106,24 +106,20 @@ void PackQuery(const float* q, int dim, float score_scale, int row, QueryPanel* 
   for (; c < dim; ++c) top = __builtin_fabsf(q[c]) > top ? __builtin_fabsf(q[c]) : top;
   const bool holds = Finite(q, dim) && (top == 0.0f || top >= kLeast);
   if (!holds) panel->bad |= 1u << row;
-  const float q_scale = holds ? top / 32512.0f : 0.0f, inverse = holds && top > 0.0f ? 32512.0f / top : 0.0f;
+  const float q_scale = holds ? top / kPlanesTop : 0.0f, inverse = holds && top > 0.0f ? kPlanesTop / top : 0.0f;
   const int keys = panel->keys, rows = kLanes / keys;
   for (int lane = row; lane < kLanes; lane += rows) panel->scale[lane] = q_scale * score_scale;
   if (inverse == 0.0f) return;
   const int low_product = keys == 1 ? 1 : 0, low_column = keys == 1 ? row : rows + row;
   alignas(64) int32_t high[kMaxIntegerDim], low[kMaxIntegerDim];
   for (c = 0; c < dim; ++c) {
-    const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-    const int32_t n = static_cast<int32_t>(octet::FloatBits(q[c] * inverse + magic)) - 0x4b400000;
-    high[c] = (n + 128) >> 8;
-    low[c] = n - 256 * high[c];
+    const int32_t n = RoundToPlanes(q[c] * inverse);
+    high[c] = HighPlane(n);
+    low[c] = LowPlane(n);
   }
   for (c = 0; c < dim; c += 4) {
-    const auto word = [](const int32_t* n) {
-      return (n[0] & 255) | (n[1] & 255) << 8 | (n[2] & 255) << 16 |
-             static_cast<int32_t>(static_cast<uint32_t>(n[3]) << 24);
-    };
-    const int32_t high_word = word(high + c), low_word = word(low + c);
+    const auto word = [c](const int32_t* n) { return BytesOf(n[c], n[c + 1], n[c + 2], n[c + 3]); };
+    const int32_t high_word = word(high), low_word = word(low);
     auto& products = panel->codes[c / kSegment];
     __builtin_memcpy(products[0][c % kSegment / 4][row], &high_word, 4);
     __builtin_memcpy(products[low_product][c % kSegment / 4][low_column], &low_word, 4);
@@ -158,19 +154,14 @@ void PackQueries(IntegerWork& iw) {
   }
 }
 
-// Positions of a chunk that any row sees: later rows see from and up to later ones.
-Range SeenOf(const Work& w, int chunk_index) {
-  const int chunk_begin = chunk_index * kChunkTokens;
-  return {Max(VisibleRange(w, 0).begin, chunk_begin), Min(VisibleRange(w, w.rows - 1).end, chunk_begin + kChunkTokens)};
-}
-
-// Pointers only: nothing of the cache is read.
+// Pointers only: nothing of the cache is read. Later rows see from and up to later keys.
 void FindRows(const Work& w, int chunk_index, KeyTable* table) {
-  const Range seen = SeenOf(w, chunk_index);
   const int chunk_begin = chunk_index * kChunkTokens, head = w.item.kv_head;
+  const Range seen = {Max(VisibleRange(w, 0).begin, chunk_begin),
+                      Min(VisibleRange(w, w.rows - 1).end, chunk_begin + kChunkTokens)};
   const Side &k = w.p.k, &v = w.p.v;
-  table->begin = seen.begin;
-  table->end = Max(seen.begin, seen.end);
+  table->begin = seen.begin - chunk_begin;
+  table->end = Max(seen.begin, seen.end) - chunk_begin;
   for (int position = seen.begin; position < seen.end;) {
     const Place place = Locate(w, position);
     const int stop = Min(seen.end, position + w.p.page_tokens - place.index);
@@ -193,10 +184,9 @@ void FindRows(const Work& w, int chunk_index, KeyTable* table) {
 }
 
 // Asks for K or V, and scales, of 16 keys of the next chunk.
-OCTET_INLINE void Fetch(const KeyTable& table, const int8_t* const* rows, const uint8_t* const* scales, int chunk_key,
+OCTET_INLINE void Fetch(const KeyTable& table, const int8_t* const* rows, const uint8_t* const* scales, int key,
                         int dim) {
-  const int from = Max(chunk_key, table.begin % kChunkTokens);
-  const int to = Min(chunk_key + kBlock, table.end - (table.begin - table.begin % kChunkTokens));
+  const int from = Max(key, table.begin), to = Min(key + kBlock, table.end);
   if (from >= to) return;
   for (int i = from; i < to; ++i) {
     for (int c = 0; c < dim; c += 64) __builtin_prefetch(rows[i] + c, 0, 2);
@@ -207,10 +197,9 @@ OCTET_INLINE void Fetch(const KeyTable& table, const int8_t* const* rows, const 
 // Scales of the chunk, and zeros for the rest of its runs: what they multiply has no weight.
 void LoadScales(IntegerWork& iw, int first, int last) {
   const Side &k = iw.w.p.k, &v = iw.w.p.v;
-  const int begin = iw.now->begin % kChunkTokens, end = begin + iw.now->end - iw.now->begin;
   iw.lost_count = 0;
   for (int i = first; i < last; ++i) iw.k_scale[i] = iw.v_scale[i] = 0.0f;
-  for (int i = begin; i < end; ++i) {
+  for (int i = iw.now->begin; i < iw.now->end; ++i) {
     iw.k_scale[i] = LoadScale(iw.now->k_scale[i], k.scale_bf16);
     const float scale = LoadScale(iw.now->v_scale[i], v.scale_bf16);
     const bool good = scale >= 0.0f && scale < Infinity();
@@ -227,8 +216,7 @@ struct KeyRows {
 // K of keys [i, i + 16) of the chunk as whole segments; zeros outside the table.
 KeyRows KeyBlock(const IntegerWork& iw, int i, int8_t (*copy)[kMaxIntegerDim]) {
   const Side& k = iw.w.p.k;
-  const int begin = iw.now->begin % kChunkTokens, end = begin + iw.now->end - iw.now->begin;
-  const int from = Max(i, begin), to = Min(i + kBlock, end);
+  const int from = Max(i, iw.now->begin), to = Min(i + kBlock, iw.now->end);
   if (iw.whole_blocks) return {iw.now->k[from] - (from - i) * k.data_stride[2], k.data_stride[2]};
   __builtin_memset(copy, 0, static_cast<size_t>(kBlock) * kMaxIntegerDim);
   for (int t = from; t < to; ++t) __builtin_memcpy(copy[t - i], iw.now->k[t], static_cast<size_t>(k.head_dim));
@@ -238,12 +226,11 @@ KeyRows KeyBlock(const IntegerWork& iw, int i, int8_t (*copy)[kMaxIntegerDim]) {
 // V of one run: four rows' bytes side by side. Lane 4 a + b of tile j of a segment is channel 16 a + 4 j + b of it.
 void InterleaveV(IntegerWork& iw, int run) {
   const int dim = iw.w.p.v.head_dim;
-  const int begin = iw.now->begin % kChunkTokens, end = begin + iw.now->end - iw.now->begin;
   for (int word = 0; word < kRun / kWordTokens; ++word) {
     const int8_t* rows[kWordTokens];
     for (int t = 0; t < kWordTokens; ++t) {
       const int i = run * kRun + word * kWordTokens + t;
-      rows[t] = i >= begin && i < end ? iw.now->v[i] : iw.zeros;
+      rows[t] = i >= iw.now->begin && i < iw.now->end ? iw.now->v[i] : iw.zeros;
     }
     for (int s = 0; s < iw.v_segments; ++s) {
       const int left = dim - s * kSegment;
@@ -309,9 +296,10 @@ OCTET_INLINE Vec SumOfPlanes(const Sums* sums, int t) {
 
 // One block's sums become scores; the maximum of each lane so far.
 template <int T>
-OCTET_INLINE Vec Scores(const IntegerWork& iw, const QueryPanel& panel, const Sums* sums, int i, int position,
+OCTET_INLINE Vec Scores(const IntegerWork& iw, const QueryPanel& panel, const Sums* sums, int chunk_begin, int i,
                         const OffsetLanes& offsets, float* score, Vec top) {
   const AttentionParams& p = iw.w.p;
+  const int position = chunk_begin + i;
   const Spread<T> spread;
   const Vec q_scale = Load(panel.scale);
   const int offset_block = p.offset.data != nullptr ? p.offset.block_tokens : INT32_MAX;
@@ -334,7 +322,8 @@ OCTET_INLINE Vec Scores(const IntegerWork& iw, const QueryPanel& panel, const Su
     if (!one_offset) {
       for (int lane = 0; lane < kLanes; ++lane) {
         const int block = at[lane] / offset_block - offsets.first;
-        shift[lane] = at[lane] < iw.now->end ? offsets.of[block][lane] : 0.0f;  // of keys behind there may be none
+        shift[lane] =
+            at[lane] < chunk_begin + iw.now->end ? offsets.of[block][lane] : 0.0f;  // of keys behind there may be none
       }
     }
     Vec v = SumOfPlanes<T>(sums, j * T) * q_scale * spread(iw.k_scale + i, j) + shift;
@@ -541,9 +530,9 @@ template <typename Unit, int T>
 void PanelChunk(IntegerWork& iw, const QueryPanel& panel, int chunk_index) {
   Work& w = iw.w;
   const int chunk_begin = chunk_index * kChunkTokens;
-  const int first = (iw.now->begin - chunk_begin) / kBlock * kBlock, last = iw.now->end - chunk_begin;
+  const int first = iw.now->begin / kBlock * kBlock, last = iw.now->end;
   OffsetLanes offsets;
-  if (w.p.offset.data != nullptr) offsets.Fill(w, panel, chunk_begin + first, iw.now->end);
+  if (w.p.offset.data != nullptr) offsets.Fill(w, panel, chunk_begin + first, chunk_begin + last);
   Vec top = Splat(-Infinity());
   // Sums are asked for one step before they are used: a unit takes its time.
   alignas(64) Sums sums[2][4];
@@ -560,8 +549,8 @@ void PanelChunk(IntegerWork& iw, const QueryPanel& panel, int chunk_index) {
     for (int b = 0; b < blocks_of(i); ++b) {
       const int at = i + b * kBlock;
       if (panel.first_row == 0) Fetch(*iw.next, iw.next->k, iw.next->k_scale, at, w.p.k.head_dim);
-      top = Scores<T>(iw, panel, sums[step % 2] + b * kProducts, at, chunk_begin + at, offsets,
-                      iw.weight + at / T * kLanes, top);
+      top = Scores<T>(iw, panel, sums[step % 2] + b * kProducts, chunk_begin, at, offsets, iw.weight + at / T * kLanes,
+                      top);
     }
   }
   // Whole runs: the keys around those that were scored have no weight.
@@ -610,8 +599,7 @@ bool IntegerChunk(IntegerWork& iw, int chunk_index) {
   iw.now = &now;
   iw.next = &next;
   if (now.begin >= now.end) return false;
-  const int chunk_begin = chunk_index * kChunkTokens;
-  const int run_begin = (now.begin - chunk_begin) / kRun, run_end = (now.end - chunk_begin + kRun - 1) / kRun;
+  const int run_begin = now.begin / kRun, run_end = (now.end + kRun - 1) / kRun;
   LoadScales(iw, run_begin * kRun, run_end * kRun);
   for (int run = run_begin; run < run_end; ++run) InterleaveV(iw, run);
   for (int i = 0; i < iw.panels; ++i) {

@@ -13,7 +13,7 @@
 
 #include "backends/cpu/kernels/linear_block.h"
 #include "backends/cpu/kernels/linear_item.h"
-#include "octet/half.h"
+#include "backends/cpu/kernels/planes.h"
 
 namespace octet_cpu {
 namespace OCTET_CPU_ISA {
@@ -36,15 +36,14 @@ void QuantizeX(const float* x, int64_t columns, uint8_t* out) {
     XBlock block{};
     const Vec a = Load(x + c), b = Load(x + c + 16);
     const float top = MaxLanes(VecMax(VecMax(a, -a), VecMax(b, -b)));
-    block.scale = top / 32512.0f;
+    block.scale = top / kPlanesTop;
     // A block that is not finite makes its products NaN; one too small for the factor counts as zeros.
-    const float inverse = top >= 1e-30f ? 32512.0f / top : 0.0f;
+    const float inverse = top >= kLeast ? kPlanesTop / top : 0.0f;
     bool finite = true;
     int32_t n[32];
     for (int i = 0; i < 32; ++i) {
-      const float magic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
       finite = finite && (octet::FloatBits(x[c + i]) & 0x7fffffff) < 0x7f800000;
-      n[i] = static_cast<int32_t>(octet::FloatBits(x[c + i] * inverse + magic)) - 0x4b400000;
+      n[i] = RoundToPlanes(x[c + i] * inverse);
     }
     if (!finite) {
       block.scale = __builtin_nanf("");
@@ -52,14 +51,9 @@ void QuantizeX(const float* x, int64_t columns, uint8_t* out) {
     }
     for (int i = 0; i < 32; ++i) block.sum[i / 16] += n[i];
     for (int word = 0; word < 8; ++word) {
-      uint32_t high = 0, low = 0;
-      for (int byte = 0; byte < 4; ++byte) {
-        const int32_t value = n[8 * (word / 2) + 2 * byte + word % 2], upper = (value + 128) >> 8;
-        high |= (static_cast<uint32_t>(upper) & 255) << (8 * byte);
-        low |= (static_cast<uint32_t>(value - 256 * upper) & 255) << (8 * byte);
-      }
-      block.high[word] = static_cast<int32_t>(high);
-      block.low[word] = static_cast<int32_t>(low);
+      const int32_t* four = n + 8 * (word / 2) + word % 2;
+      block.high[word] = BytesOf(HighPlane(four[0]), HighPlane(four[2]), HighPlane(four[4]), HighPlane(four[6]));
+      block.low[word] = BytesOf(LowPlane(four[0]), LowPlane(four[2]), LowPlane(four[4]), LowPlane(four[6]));
     }
     __builtin_memcpy(out, &block, sizeof block);
   }
@@ -183,19 +177,10 @@ typedef void MultiplyFn(const uint8_t* tile, int64_t columns, const XBlock* x, i
 
 template <int Type>
 MultiplyFn* MultiplyOf(int64_t tokens) {
-  switch (tokens) {
-    case 1:
-      return MultiplyTile<Type, 1>;
-    case 2:
-      return MultiplyTile<Type, 2>;
-    case 3:
-      return MultiplyTile<Type, 3>;
-    default:
-      return MultiplyTile<Type, 4>;
-  }
+  constexpr MultiplyFn* kBy[kStepTokens] = {MultiplyTile<Type, 1>, MultiplyTile<Type, 2>, MultiplyTile<Type, 3>,
+                                            MultiplyTile<Type, 4>};
+  return kBy[tokens - 1];
 }
-
-bool HasCodes(int32_t type) { return TileFormatOf(type).codes > 0; }
 
 MultiplyFn* MultiplyOf(int32_t type, int64_t tokens) {
   switch (type) {

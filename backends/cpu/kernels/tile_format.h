@@ -54,6 +54,9 @@ static constexpr TileFormat TileFormatOf(int32_t type) {
   }
 }
 
+// Are weights of the type stored as codes with scales, or as floats?
+static constexpr bool HasCodes(int32_t type) { return TileFormatOf(type).codes > 0; }
+
 // Bytes of a tile; `columns` is a multiple of the group's, but for the last pair of the 16-bit types.
 static constexpr int64_t TileBytes(int32_t type, int64_t columns) {
   const TileFormat f = TileFormatOf(type);
