@@ -1,6 +1,6 @@
-// octet bench: how fast a model's prompt and decode steps are on a device, for every combination of batch size, prompt
-// length and answer length, beside the read bandwidth that the same memory gives before and after. Several caches
-// take turns (A, B, A, B), so that a machine that slows down slows all of them.
+// octet bench: how fast a model's prompt and decode steps are on a device, for every combination of batch size, depth
+// (tokens that are cached before), prompt length and answer length, beside the read bandwidth that the same memory
+// gives before and after. Several caches take turns (A, B, A, B), so that a machine that slows down slows all of them.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -30,21 +30,22 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int32_t kStepTokens = 512;  // most tokens of one step
-constexpr const char* kRoomAdvice =
-    "lower --batch-size, --input-len or --output-len, or name fewer caches in --compare";
+constexpr int32_t kBenchStepTokens = 512;  // most tokens of one step
+constexpr const char* kBenchRoomAdvice =
+    "lower --batch-size, --depth, --input-len or --output-len, or name fewer caches in --compare";
 constexpr double kRateSeconds = 0.15;  // of measuring the memory, before and after each case
 
 struct BenchFlags {
   ModelFlags model;
-  std::string caches = "int8,bf16", batch_sizes = "1", input_lens = "512", output_lens = "128";
+  std::string caches = "int8,bf16", batch_sizes = "1", depths = "0", input_lens = "512", output_lens = "128";
   int32_t repeats = 5, warm_up = 1;
   bool json = false;
 };
 
 struct BenchCase {
-  int32_t batch_size = 1, input_len = 0, output_len = 0;
-  int64_t max_len() const { return int64_t{input_len} + output_len; }
+  int32_t batch_size = 1, depth = 0, input_len = 0, output_len = 0;
+  int64_t prompt_end() const { return int64_t{depth} + input_len; }
+  int64_t max_len() const { return prompt_end() + output_len; }
 };
 
 // Seconds of one run.
@@ -52,17 +53,18 @@ struct Timing {
   double prefill = 0, decode = 0;
 };
 
-struct Subject {
+struct BenchSubject {
   std::string name;
   std::unique_ptr<Runner> runner;
+  std::vector<PageTable> pages;  // of each sequence of the batch
   std::vector<Timing> timings;
 };
 
 // Whole numbers with commas between them, none of them twice.
-absl::StatusOr<std::vector<int32_t>> ParseList(const char* flag, const std::string& list, int32_t max) {
+absl::StatusOr<std::vector<int32_t>> ParseList(const char* flag, const std::string& list, Range<int32_t> range) {
   std::vector<int32_t> values;
   for (const std::string& entry : std::vector<std::string>(absl::StrSplit(list, ','))) {
-    auto value = ParseNumber<int32_t>(absl::StrCat("a number of ", flag), entry, {1, max});
+    auto value = ParseNumber<int32_t>(absl::StrCat("a number of ", flag), entry, range);
     if (!value.ok()) return value.status();
     if (std::find(values.begin(), values.end(), *value) != values.end()) {
       return absl::InvalidArgumentError(absl::StrCat(flag, " has ", *value, " twice; name it once"));
@@ -74,16 +76,21 @@ absl::StatusOr<std::vector<int32_t>> ParseList(const char* flag, const std::stri
 
 absl::StatusOr<std::vector<BenchCase>> Cases(const BenchFlags& flags) {
   constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
-  const auto batch_sizes = ParseList("--batch-size", flags.batch_sizes, kStepTokens);  // a step has a token of each
+  const auto batch_sizes =
+      ParseList("--batch-size", flags.batch_sizes, {1, kBenchStepTokens});  // a step has a token of each
   if (!batch_sizes.ok()) return batch_sizes.status();
-  const auto inputs = ParseList("--input-len", flags.input_lens, kMost);
+  const auto depths = ParseList("--depth", flags.depths, {0, kMost});
+  if (!depths.ok()) return depths.status();
+  const auto inputs = ParseList("--input-len", flags.input_lens, {1, kMost});
   if (!inputs.ok()) return inputs.status();
-  const auto outputs = ParseList("--output-len", flags.output_lens, kMost);
+  const auto outputs = ParseList("--output-len", flags.output_lens, {1, kMost});
   if (!outputs.ok()) return outputs.status();
   std::vector<BenchCase> cases;
   for (const int32_t batch : *batch_sizes) {
-    for (const int32_t input : *inputs) {
-      for (const int32_t output : *outputs) cases.push_back({batch, input, output});
+    for (const int32_t depth : *depths) {
+      for (const int32_t input : *inputs) {
+        for (const int32_t output : *outputs) cases.push_back({batch, depth, input, output});
+      }
     }
   }
   return cases;
@@ -100,41 +107,54 @@ std::vector<int32_t> SomeTokens(int64_t count, int64_t vocab_size) {
   return tokens;
 }
 
-// All prompts in steps as full as they can be, then output_len steps of one token of each sequence.
-absl::StatusOr<Timing> RunOnce(Runner& runner, const BenchCase& c, std::span<const int32_t> tokens) {
-  std::vector<PageTable> pages;
-  for (int32_t s = 0; s < c.batch_size; ++s) {
-    pages.emplace_back(&runner.cache().pool());
-    if (auto status = pages.back().Reserve(c.max_len()); !status.ok()) return status;
-  }
+// Tokens [begin, end) of every sequence in steps as full as they can be. What is cached behind `begin` is overwritten.
+absl::Status RunPrompts(BenchSubject& subject, std::span<const int32_t> tokens, int64_t begin, int64_t end) {
+  Runner& runner = *subject.runner;
   std::vector<SequenceInput> batch;
-  batch.reserve(pages.size());
-  Timing timing;
-  Stopwatch watch;
-  int64_t done = 0;  // of the first sequence's prompt that is not whole
-  for (size_t s = 0; s < pages.size();) {
+  batch.reserve(subject.pages.size());
+  int64_t done = begin;  // of the first sequence whose prompt is not whole
+  for (size_t s = 0; s < subject.pages.size() && begin < end;) {
     batch.clear();
-    for (int64_t room = runner.max_step_tokens(); s < pages.size() && room > 0;) {
-      const int64_t count = std::min(room, c.input_len - done);
+    for (int64_t room = runner.max_step_tokens(); s < subject.pages.size() && room > 0;) {
+      const int64_t count = std::min(room, end - done);
       batch.push_back({.tokens = tokens.subspan(static_cast<size_t>(done), static_cast<size_t>(count)),
                        .cached = done,
-                       .pages = &pages[s]});
+                       .pages = &subject.pages[s]});
       room -= count;
       done += count;
-      if (done < c.input_len) break;
-      done = 0;
+      if (done < end) break;
+      done = begin;
       ++s;
     }
     if (auto logits = runner.Step(batch); !logits.ok()) return logits.status();
   }
+  return absl::OkStatus();
+}
+
+// Pages for whole sequences, and their first `depth` tokens cached.
+absl::Status FillDepth(const BenchCase& c, std::span<const int32_t> tokens, BenchSubject* subject) {
+  for (int32_t s = 0; s < c.batch_size; ++s) {
+    subject->pages.emplace_back(&subject->runner->cache().pool());
+    if (auto status = subject->pages.back().Reserve(c.max_len()); !status.ok()) return status;
+  }
+  return RunPrompts(*subject, tokens, 0, c.depth);
+}
+
+// The prompts behind the depth, then output_len steps of one token of each sequence.
+absl::StatusOr<Timing> RunOnce(BenchSubject& subject, const BenchCase& c, std::span<const int32_t> tokens) {
+  Timing timing;
+  Stopwatch watch;
+  if (auto status = RunPrompts(subject, tokens, c.depth, c.prompt_end()); !status.ok()) return status;
   timing.prefill = watch.seconds();
   watch = Stopwatch();
-  for (int64_t at = c.input_len; at < c.max_len(); ++at) {
+  std::vector<SequenceInput> batch;
+  batch.reserve(subject.pages.size());
+  for (int64_t at = c.prompt_end(); at < c.max_len(); ++at) {
     batch.clear();
-    for (const PageTable& table : pages) {
+    for (const PageTable& table : subject.pages) {
       batch.push_back({.tokens = tokens.subspan(static_cast<size_t>(at), 1), .cached = at, .pages = &table});
     }
-    if (auto logits = runner.Step(batch); !logits.ok()) return logits.status();
+    if (auto logits = subject.runner->Step(batch); !logits.ok()) return logits.status();
   }
   timing.decode = watch.seconds();
   return timing;
@@ -146,7 +166,7 @@ double DecodeBytes(const Model& model, const KvPlan& kv, const BenchCase& c) {
   const double per_token = static_cast<double>(kv.pages.data + kv.pages.scales) / cells;  // and layer
   double tokens = 0;
   for (const LayerConfig& layer : model.config().layers) {
-    for (int64_t length = c.input_len + 1; length <= c.max_len(); ++length) {
+    for (int64_t length = c.prompt_end() + 1; length <= c.max_len(); ++length) {
       tokens += static_cast<double>(layer.window > 0 ? std::min<int64_t>(layer.window, length) : length);
     }
   }
@@ -175,10 +195,10 @@ absl::StatusOr<std::optional<double>> ReadRate(Engine& engine) {
   return rates.status();
 }
 
-constexpr const char* kRowFormat = "{:>5} {:>6} {:>6}  {:<14} {:>26} {:>24} {:>11} {:>16} {:>14} {:>7} {:>6}\n";
+constexpr const char* kRowFormat = "{:>5} {:>6} {:>6} {:>6}  {:<14} {:>26} {:>24} {:>11} {:>16} {:>14} {:>7} {:>6}\n";
 
 // One row of the table and of the document.
-void Report(const Engine& engine, const BenchCase& c, Subject& subject, std::optional<double> read, bool text,
+void Report(const Engine& engine, const BenchCase& c, BenchSubject& subject, std::optional<double> read, bool text,
             Json* rows) {
   std::vector<double> prefill, decode, total;
   for (const Timing& t : subject.timings) {
@@ -192,12 +212,13 @@ void Report(const Engine& engine, const BenchCase& c, Subject& subject, std::opt
   const double share = DecodeBytes(engine.model(), kv, c) / c.output_len * steps_per_s / read.value_or(1);
   const uint64_t allocated = subject.runner->cache().allocated_bytes();
   if (text) {
-    Print(fmt::format(kRowFormat, c.batch_size, c.input_len, c.output_len, subject.name, TextOf(prefill_rate),
+    Print(fmt::format(kRowFormat, c.batch_size, c.depth, c.input_len, c.output_len, subject.name, TextOf(prefill_rate),
                       TextOf(decode_rate), fmt::format("{:.1f}", total_ms.median), kv.total(), allocated,
                       read ? fmt::format("{:.1f}", *read * 1e-9) : "-", read ? fmt::format("{:.3f}", share) : "-"));
     std::fflush(stdout);
   }
   rows->push_back({{"batch_size", c.batch_size},
+                   {"depth", c.depth},
                    {"input_len", c.input_len},
                    {"output_len", c.output_len},
                    {"cache", subject.name},
@@ -212,21 +233,21 @@ void Report(const Engine& engine, const BenchCase& c, Subject& subject, std::opt
 }
 
 // What a case runs; nothing is allocated yet.
-absl::StatusOr<std::vector<Subject>> Prepare(Engine& engine, const BenchCase& c,
-                                             const std::vector<NamedCache>& caches) {
-  std::vector<Subject> subjects;
+absl::StatusOr<std::vector<BenchSubject>> Prepare(Engine& engine, const BenchCase& c,
+                                                  const std::vector<NamedCache>& caches) {
+  std::vector<BenchSubject> subjects;
   for (const NamedCache& cache : caches) {
     auto runner = engine.PrepareRunner(
         {.kv = cache.kv, .max_model_len = c.max_len(), .max_num_seqs = c.batch_size, .max_logit_rows = c.batch_size});
     if (!runner.ok()) return runner.status();
-    subjects.push_back({cache.name, *std::move(runner), {}});
+    subjects.push_back({cache.name, *std::move(runner), {}, {}});
   }
   return subjects;
 }
 
-std::vector<Runner*> RunnersOf(const std::vector<Subject>& subjects) {
+std::vector<Runner*> RunnersOf(const std::vector<BenchSubject>& subjects) {
   std::vector<Runner*> runners;
-  for (const Subject& subject : subjects) runners.push_back(subject.runner.get());
+  for (const BenchSubject& subject : subjects) runners.push_back(subject.runner.get());
   return runners;
 }
 
@@ -237,13 +258,17 @@ absl::Status RunCase(Engine& engine, const BenchFlags& flags, const BenchCase& c
   // Before the caches are there: measuring takes memory of its own.
   auto read = ReadRate(engine);
   if (!read.ok()) return read.status();
-  if (auto status = engine.Load(RunnersOf(*subjects), kRoomAdvice); !status.ok()) return status;
+  if (auto status = engine.Load(RunnersOf(*subjects), kBenchRoomAdvice); !status.ok()) return status;
   {
-    Progress progress(fmt::format("batch {}, input {}, output {}", c.batch_size, c.input_len, c.output_len));
+    Progress progress(
+        fmt::format("batch {}, depth {}, input {}, output {}", c.batch_size, c.depth, c.input_len, c.output_len));
+    for (BenchSubject& subject : *subjects) {
+      if (auto status = FillDepth(c, tokens, &subject); !status.ok()) return status;
+    }
     const int32_t rounds = flags.warm_up + flags.repeats;
     for (int32_t round = 0; round < rounds; ++round) {
-      for (Subject& subject : *subjects) {
-        auto timing = RunOnce(*subject.runner, c, tokens);
+      for (BenchSubject& subject : *subjects) {
+        auto timing = RunOnce(subject, c, tokens);
         if (!timing.ok()) return timing.status();
         if (round >= flags.warm_up) subject.timings.push_back(*timing);
       }
@@ -256,7 +281,7 @@ absl::Status RunCase(Engine& engine, const BenchFlags& flags, const BenchCase& c
   *read = std::max(*read, *again);  // none is the least
   if (!*read)
     PrintSentence("octet", "warning: no room for measuring the read bandwidth, which takes 512 MiB for a moment");
-  for (Subject& subject : *subjects) Report(engine, c, subject, *read, !flags.json, rows);
+  for (BenchSubject& subject : *subjects) Report(engine, c, subject, *read, !flags.json, rows);
   return absl::OkStatus();
 }
 
@@ -265,23 +290,23 @@ absl::Status Bench(const BenchFlags& flags) {
   if (!caches.ok()) return caches.status();
   const auto cases = Cases(flags);
   if (!cases.ok()) return cases.status();
-  auto opened = Engine::Open(flags.model, kStepTokens);
+  auto opened = Engine::Open(flags.model, kBenchStepTokens);
   if (!opened.ok()) return opened.status();
   Engine& engine = **opened;
   const int64_t context = engine.model().config().context_length;
   int64_t longest = 0;
   for (const BenchCase& c : *cases) longest = std::max(longest, c.max_len());
   if (longest > context) {
-    return absl::InvalidArgumentError(absl::StrCat("--input-len and --output-len come to ", longest,
+    return absl::InvalidArgumentError(absl::StrCat("--depth, --input-len and --output-len come to ", longest,
                                                    " tokens, and the model's context is ", context));
   }
   // Every case is looked at before the first one runs. Each takes its caches and gives them back.
   for (const BenchCase& c : *cases) {
     const auto subjects = Prepare(engine, c, *caches);
     if (!subjects.ok()) return subjects.status();
-    if (auto status = engine.CheckRoom(RunnersOf(*subjects), kRoomAdvice); !status.ok()) return status;
+    if (auto status = engine.CheckRoom(RunnersOf(*subjects), kBenchRoomAdvice); !status.ok()) return status;
   }
-  if (auto status = engine.Load({}, kRoomAdvice); !status.ok()) return status;
+  if (auto status = engine.Load({}, kBenchRoomAdvice); !status.ok()) return status;
   const std::vector<int32_t> tokens = SomeTokens(longest, engine.model().config().vocab_size);
 
   const DeviceInfo& device = engine.device().info();
@@ -300,8 +325,8 @@ absl::Status Bench(const BenchFlags& flags) {
                       Printable(flags.model.model), engine.device().id(), Printable(device.name),
                       Printable(device.arch), flags.model.compute, CountOf(engine.pool().threads(), "thread"),
                       CountOf(flags.repeats, "run")));
-    Print(fmt::format(kRowFormat, "batch", "input", "output", "cache", "prompt tokens/s", "decode tokens/s", "total ms",
-                      "KV bytes planned", "KV bytes taken", "GB/s", "share"));
+    Print(fmt::format(kRowFormat, "batch", "depth", "input", "output", "cache", "prompt tokens/s", "decode tokens/s",
+                      "total ms", "KV bytes planned", "KV bytes taken", "GB/s", "share"));
   }
   // What was measured before an error is told.
   absl::Status status;
@@ -331,6 +356,9 @@ void AddBench(CommandLine& program) {
   command.AddText("--compare", &flags->caches, "caches that take turns: dtypes, or int8 with a recipe (int8:plain)",
                   CommandLine::Text::kShowsDefault);
   command.AddText("--batch-size", &flags->batch_sizes, "sequences at once; several with commas between them",
+                  CommandLine::Text::kShowsDefault);
+  command.AddText("--depth", &flags->depths,
+                  "tokens that are cached before each prompt, not timed; several with commas between them",
                   CommandLine::Text::kShowsDefault);
   command.AddText("--input-len", &flags->input_lens, "tokens of each prompt; several with commas between them",
                   CommandLine::Text::kShowsDefault);

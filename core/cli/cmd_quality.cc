@@ -39,7 +39,7 @@ struct QualityFlags {
 };
 
 // One cache that is compared.
-struct Subject {
+struct QualitySubject {
   std::string name;
   std::unique_ptr<Runner> runner;
   std::unique_ptr<PageTable> pages;
@@ -147,13 +147,13 @@ absl::StatusOr<std::vector<int32_t>> ReadTokens(const Engine& engine, const std:
 }
 
 // `on_step` gets the number of tokens of the window that are done.
-absl::Status RunWindow(Engine& engine, std::vector<Subject>& subjects, std::span<const int32_t> window,
+absl::Status RunWindow(Engine& engine, std::vector<QualitySubject>& subjects, std::span<const int32_t> window,
                        const std::function<void(size_t)>& on_step) {
   const int64_t vocab = engine.model().config().vocab_size;
   const auto step_tokens = static_cast<size_t>(subjects[0].runner->options().max_logit_rows);
   Reference reference;
   std::vector<Scored> scored;
-  for (Subject& subject : subjects) {
+  for (QualitySubject& subject : subjects) {
     subject.pages->Truncate(0);
     if (auto status = subject.pages->Reserve(static_cast<int64_t>(window.size())); !status.ok()) return status;
   }
@@ -194,7 +194,7 @@ struct Summary {
   double mean_kl = 0, standard_error = 0, p99 = 0, max = 0, top1 = 0, perplexity = 0;
 };
 
-Summary Summarize(const Subject& subject) {
+Summary Summarize(const QualitySubject& subject) {
   Summary s;
   const double n = static_cast<double>(subject.kl.size());
   for (double kl : subject.kl) s.mean_kl += kl / n;
@@ -243,19 +243,19 @@ absl::Status Quality(const QualityFlags& flags) {
   auto ids = ReadTokens(engine, flags.files, flags.tokens, window);
   if (!ids.ok()) return ids.status();
 
-  std::vector<Subject> subjects;
+  std::vector<QualitySubject> subjects;
   std::vector<Runner*> runners;
   for (const NamedCache& cache : *caches) {
     auto runner = engine.PrepareRunner(cache.kv, window, step_tokens);
     if (!runner.ok()) return runner.status();
-    Subject subject;
+    QualitySubject subject;
     subject.name = cache.name;
     subject.runner = *std::move(runner);
     runners.push_back(subject.runner.get());
     subjects.push_back(std::move(subject));
   }
   if (auto status = engine.Load(runners, "lower --window or name fewer --caches"); !status.ok()) return status;
-  for (Subject& subject : subjects) {
+  for (QualitySubject& subject : subjects) {
     subject.pages = std::make_unique<PageTable>(&subject.runner->cache().pool());
   }
 

@@ -27,11 +27,11 @@
 namespace octet {
 namespace {
 
-constexpr int32_t kStepTokens = 256;  // of a prompt, per step
+constexpr int32_t kRunStepTokens = 256;  // of a prompt, per step
 // Of a conversation, where --max-model-len and --max-new-tokens do not say.
 constexpr int64_t kChatTokens = 8192, kChatAnswerTokens = 1024;
 
-constexpr const char* kRoomAdvice = "lower --max-model-len or --max-num-seqs, or use --kv-cache-dtype int8";
+constexpr const char* kRunRoomAdvice = "lower --max-model-len or --max-num-seqs, or use --kv-cache-dtype int8";
 
 struct RunFlags {
   ModelFlags model;
@@ -173,7 +173,7 @@ absl::Status Chat(const RunFlags& flags, Engine& engine, int64_t room) {
   if (!format.ok()) return format.status();
   auto runner = engine.PrepareRunner(engine.kv_options(), room, 1);
   if (!runner.ok()) return runner.status();
-  if (auto status = engine.Load({runner->get()}, kRoomAdvice); !status.ok()) return status;
+  if (auto status = engine.Load({runner->get()}, kRunRoomAdvice); !status.ok()) return status;
   PrintToStderr(DeviceLines(engine, **runner) + CacheLine(engine, **runner));
   GenerateOptions options = flags.generate;
   if (!flags.has_max_new_tokens) options.max_new_tokens = kChatAnswerTokens;
@@ -201,7 +201,7 @@ absl::Status Complete(const RunFlags& flags, Engine& engine, int64_t room) {
   const int64_t wanted = prompt_len + std::min(room - prompt_len, flags.generate.max_new_tokens);
   auto runner = engine.PrepareRunner(engine.kv_options(), flags.model.max_model_len > 0 ? room : wanted, 1);
   if (!runner.ok()) return runner.status();
-  if (auto status = engine.Load({runner->get()}, kRoomAdvice); !status.ok()) return status;
+  if (auto status = engine.Load({runner->get()}, kRunRoomAdvice); !status.ok()) return status;
 
   const auto print = [&flags](std::string_view piece) {
     if (flags.json) return;
@@ -265,7 +265,7 @@ absl::Status Run(RunFlags& flags) {
   if (flags.generate.logprobs > 0 && !flags.json) {
     return absl::InvalidArgumentError("--logprobs are part of the JSON document; add --json");
   }
-  auto opened = Engine::Open(flags.model, kStepTokens);
+  auto opened = Engine::Open(flags.model, kRunStepTokens);
   if (!opened.ok()) return opened.status();
   Engine& engine = **opened;
   const int64_t context = engine.model().config().context_length;
@@ -287,7 +287,7 @@ void AddRun(CommandLine& program) {
   auto flags = std::make_shared<RunFlags>();
   CommandLine& command = program.AddCommand("run", "generate text from a prompt");
   flags->model.AddTo(command);
-  flags->model.AddCacheTo(command, kStepTokens);
+  flags->model.AddCacheTo(command, kRunStepTokens);
   GenerateOptions& g = flags->generate;
   command.AddText("-p,--prompt", &flags->prompt, "the prompt");
   command.AddText("-f,--file", &flags->file, "file with the prompt; - is standard input");

@@ -140,6 +140,8 @@ class WithoutModel(Case):
         for flag in ("--batch-size", "--input-len", "--output-len"):
             for value in ("0", "x", "1,,2", "", "-1", "99999999999"):
                 self.fails(2, "bench", "-m", "no-file.gguf", f"{flag}={value}", says=[flag, "from 1 to"])
+        for value in ("x", "0,,2", "", "-1", "99999999999"):
+            self.fails(2, "bench", "-m", "no-file.gguf", f"--depth={value}", says=["--depth", "from 0 to"])
         self.fails(2, "bench", "-m", "no-file.gguf", "--batch-size", "1,513", says=["513", "512"])
         self.fails(2, "bench", "-m", "no-file.gguf", "--batch-size", "2,1,2", says=["--batch-size has 2 twice"])
         self.fails(2, "bench", "-m", "no-file.gguf", "--compare", "int8,int8:default", says=["--compare", "twice"])
@@ -539,11 +541,11 @@ class WithModel(Case):
         self.assertRegex(done.stderr.decode(), rf"(?m)^octet: warning: {re.escape(path)} of --backend-path is not used: \S")
 
     def test_bench_measures_each_case(self):
-        document = self.json_of("bench", "-m", self.model, "--batch-size", "1,3", "--input-len", "20", "--output-len", "2,4",
-                                "--compare", "int8,bf16", "--repeats", 2, "--warm-up", 0)
+        document = self.json_of("bench", "-m", self.model, "--batch-size", "1,3", "--depth", "0,40", "--input-len", "20",
+                                "--output-len", "2,4", "--compare", "int8,bf16", "--repeats", 2, "--warm-up", 0)
         rows = document["cases"]
-        self.assertEqual([(r["batch_size"], r["output_len"], r["cache"]) for r in rows],
-                         [(b, o, c) for b in (1, 3) for o in (2, 4) for c in ("int8", "bf16")])
+        self.assertEqual([(r["batch_size"], r["depth"], r["output_len"], r["cache"]) for r in rows],
+                         [(b, d, o, c) for b in (1, 3) for d in (0, 40) for o in (2, 4) for c in ("int8", "bf16")])
         for row in rows:
             self.assertEqual(row["kv_bytes"]["planned"], row["kv_bytes"]["allocated"])
             for what in ("prefill_tokens_per_s", "decode_tokens_per_s", "total_ms"):
@@ -559,10 +561,12 @@ class WithModel(Case):
             self.assertLess(int8["kv_bytes"]["planned"], bf16["kv_bytes"]["planned"] * 0.6)
         self.assertLess(50e6, document["step_weight_bytes"])
         text = self.succeeds("bench", "-m", self.model, "--input-len", 4, "--output-len", 1, "--repeats", 1).stdout.decode()
-        self.assertRegex(text, r"(?m)^ +1 +4 +1  int8 ")
+        self.assertRegex(text, r"(?m)^ +1 +0 +4 +1  int8 ")
 
     def test_bench_refuses_what_does_not_fit(self):
         self.fails(2, "bench", "-m", self.model, "--input-len", 8192, "--output-len", 1, says=["8193", "8192"])
+        self.fails(2, "bench", "-m", self.model, "--depth", 8000, "--input-len", 192, "--output-len", 1,
+                   says=["8193", "8192"])
 
     def test_quality_fails_when_a_limit_is_passed(self):
         command = ["quality", "-m", self.model, "-f", DATA / "text/english.txt", "--tokens", 96, "--caches", "int8"]
