@@ -136,9 +136,11 @@ Roundings RoundingsOf(const KernelTable& kernels, const WeightDesc& d) {
   return {.int8 = codes && kernels.linear_int8 != nullptr, .bf16 = kernels.linear_bf16 != nullptr};
 }
 
-// Rows of x in bf16: as linear_bf16 wants them, in floats of the workspace.
-int64_t Bf16Stride(int64_t columns) { return PackedStride((columns + 31) / 32 * 16); }
-int64_t Bf16Floats(int64_t columns, int64_t tokens) { return Bf16Stride(columns) * ((tokens + 15) / 16 * 16); }
+// x in bf16 as linear_bf16 wants it, in floats of the workspace: the operands of 16 tokens, and all.
+int64_t Bf16Stride(int64_t columns) { return (columns + 31) / 32 * 16 * kPackedTokens; }
+int64_t Bf16Floats(int64_t columns, int64_t tokens) {
+  return Bf16Stride(columns) * ((tokens + kPackedTokens - 1) / kPackedTokens);
+}
 
 // Rows of x as linear_int8 wants them, in floats of the workspace.
 int64_t Int8Stride(int64_t columns) {
@@ -174,6 +176,23 @@ void PackPart(const Context& context, const WeightPart& part, int64_t columns, c
       }
     }
   });
+}
+
+// Items that are large enough to be worth their weights' expansion, and enough of them for the workers.
+void CutLinear(bool packed, int64_t workers, LinearParams* p) {
+  if (!packed) {
+    p->tiles_per_item = p->tokens <= kFewTokens && p->num_tiles < 64 ? 2 : kTilesPerItem;
+    p->tokens_per_item = static_cast<int32_t>(std::min<int64_t>(p->tokens, kMaxTokensPerItem));
+    return;
+  }
+  constexpr int64_t kStep = 2 * kPackedTokens, kLeast = 4 * kStep, kPerWorker = 4;
+  p->tiles_per_item = kPackedTilesPerItem;
+  const int64_t panels = (p->num_tiles + kPackedTilesPerItem - 1) / kPackedTilesPerItem;
+  const int64_t wanted = (kPerWorker * workers + panels - 1) / panels;
+  const int64_t most = std::max<int64_t>(1, p->tokens / kLeast);
+  const int64_t least = (p->tokens + kMaxPackedTokensPerItem - 1) / kMaxPackedTokensPerItem;
+  const int64_t runs = std::max(least, std::min(wanted, most));
+  p->tokens_per_item = static_cast<int32_t>(((p->tokens + runs - 1) / runs + kStep - 1) / kStep * kStep);
 }
 
 Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
@@ -292,11 +311,11 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
     auto address = reinterpret_cast<uintptr_t>(octet::HostBufferOf(*a.workspace).data() + a.workspace_offset);
     packed = reinterpret_cast<float*>((address + kAlign - 1) / kAlign * kAlign);
   }
-  uint16_t* bf16 = nullptr;
+  uint32_t* bf16 = nullptr;
   uint8_t* int8 = nullptr;
-  const int64_t bf16_stride = 2 * Bf16Stride(w.columns);
+  const int64_t bf16_stride = Bf16Stride(w.columns);
   if (w.roundings.bf16 && packed != nullptr && tokens > (w.roundings.int8 ? kIntegerTokens : kFewTokens)) {
-    bf16 = reinterpret_cast<uint16_t*>(packed + PackedStride(w.columns) * tokens);
+    bf16 = reinterpret_cast<uint32_t*>(packed + PackedStride(w.columns) * tokens);
     p.x_bf16 = bf16;
     p.x_bf16_stride = bf16_stride;
   }
@@ -316,16 +335,15 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
     norm.eps = a.norm_eps;
     context_.For(tokens, 4 * w.columns, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        float* to = packed + t * stride;
+        // What is packed is not read again: one row is enough for all of them.
+        float* to = packed + (bf16 != nullptr ? begin : t) * stride;
         const float* from = x.Read(t, to);
         if (norm.gain != nullptr) {
           kernels.norm(norm, from, to);
           from = to;
         }
         if (bf16 != nullptr) {
-          kernels.store_row(Element::kBF16, from, w.columns, bf16 + t * bf16_stride);
-          std::fill(bf16 + t * bf16_stride + w.columns, bf16 + t * bf16_stride + (w.columns + 31) / 32 * 32,
-                    uint16_t{0});
+          kernels.pack_x(from, w.columns, t, bf16 + t / kPackedTokens * bf16_stride);
         } else if (pack && from != to) {
           std::memcpy(to, from, static_cast<size_t>(w.columns) * sizeof(float));
         }
@@ -349,9 +367,7 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
       p.residual_stride = p.y_stride;
     }
   }
-  const bool few = tokens <= kFewTokens;
-  p.tiles_per_item = few && p.num_tiles < 64 ? 2 : kTilesPerItem;
-  p.tokens_per_item = static_cast<int32_t>(std::min<int64_t>(tokens, kMaxTokensPerItem));
+  CutLinear(bf16 != nullptr, context_.host.max_workers(), &p);
   const int64_t panels = (p.num_tiles + p.tiles_per_item - 1) / p.tiles_per_item;
   const int64_t runs = (tokens + p.tokens_per_item - 1) / p.tokens_per_item;
   const auto kernel = bf16 != nullptr ? kernels.linear_bf16 : int8 != nullptr ? kernels.linear_int8 : kernels.linear;

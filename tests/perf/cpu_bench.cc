@@ -1,8 +1,8 @@
 // Speed of the CPU backend on shapes of small models. Linear layers as GFLOP/s, those of a few tokens beside the
 // reading of as many bytes; attention as GOPS, that of one query beside the reading of the same pages. Both take turns,
 // on the same threads; printed are medians and the share of the two. In CPU time with one thread (other load on the
-// machine then matters less), in wall time with more. Usage: cpu_bench [threads [all|linear|decode|prompt [device
-// options]]]; OCTET_CPU_ISA as always.
+// machine then matters less), in wall time with more. Usage: cpu_bench [threads [all|linear|layers|decode|prompt
+// [device options]]]; OCTET_CPU_ISA as always.
 #include <time.h>
 
 #include <algorithm>
@@ -335,12 +335,16 @@ int Main(int argc, char** argv) {
                        DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K}) {
       for (int32_t tokens : {1, 4, 8, 512}) Linear(b, pool, type, 4864, 1024, tokens);
     }
-    // SmolLM2-135M: QKV, output, gate and up, down, logits.
-    for (int32_t tokens : {1, 512}) {
-      Linear(b, pool, DType::kQ4_1, 960, 576, tokens);
-      Linear(b, pool, DType::kQ4_1, 576, 576, tokens);
-      Linear(b, pool, DType::kQ4_1, 3072, 576, tokens);
-      Linear(b, pool, DType::kQ4_1, 576, 1536, tokens);
+  }
+  if (what == "all" || what == "layers") {
+    for (int32_t tokens : {1, 8, 512}) {  // QKV, output, gate and up, down
+      for (const auto& [rows, columns] : {std::pair{960, 576}, {576, 576}, {3072, 576}, {576, 1536}}) {
+        Linear(b, pool, DType::kQ4_1, rows, columns, tokens);  // SmolLM2-135M
+      }
+      for (const auto& [rows, columns] : {std::pair{1152, 896}, {896, 896}, {9728, 896}}) {
+        Linear(b, pool, DType::kQ5_0, rows, columns, tokens);  // Qwen2.5-0.5B
+      }
+      Linear(b, pool, DType::kQ4_K, 896, 4864, tokens);
     }
     Linear(b, pool, DType::kQ8_0, 49152, 576, 1);
   }

@@ -58,6 +58,16 @@ void Norm(const NormParams& p, const float* x, float* y) {
 }
 
 void Rope(const RopeParams& p, const float* cos_sin, float* x) {
+  if (!p.interleaved && p.pair_stride == 2) {  // the usual: a loop of fixed strides, which compilers vectorize
+    float* __restrict first = x;
+    float* __restrict second = x + p.pairs;
+    for (int64_t i = 0; i < p.pairs; ++i) {
+      const float cosine = cos_sin[2 * i], sine = cos_sin[2 * i + 1], a = first[i], b = second[i];
+      first[i] = a * cosine - b * sine;
+      second[i] = a * sine + b * cosine;
+    }
+    return;
+  }
   const int64_t near = p.interleaved ? 2 : 1, far = p.interleaved ? 1 : p.pairs;
   for (int64_t i = 0; i < p.pairs; ++i) {
     const float cosine = cos_sin[i * p.pair_stride], sine = cos_sin[i * p.pair_stride + 1];
@@ -82,30 +92,35 @@ OCTET_INLINE Vec Gelu(Vec x) {
   return y;
 }
 
-OCTET_INLINE Vec Function(int32_t kind, Vec x) {
-  switch (kind) {
-    case OCTET_ACT_SILU_GATED:
-    case OCTET_ACT_SILU:
-      return Silu(x);
-    case OCTET_ACT_GELU_TANH_GATED:
-    case OCTET_ACT_GELU_TANH:
-      return GeluTanh(x);
-    default:
-      return Gelu(x);
-  }
+// y = f(x), times x + n where that is a gate.
+template <Vec (*F)(Vec), bool Gated>
+void Apply(int64_t n, const float* x, float* y) {
+  const auto one = [](Vec a, Vec b) { return Gated ? F(a) * b : F(a); };
+  int64_t c = 0;
+  for (; c + kLanes <= n; c += kLanes) Store(y + c, one(Load(x + c), Gated ? Load(x + n + c) : Vec{}));
+  if (c == n) return;
+  const size_t rest = static_cast<size_t>(n - c) * sizeof(float);
+  Vec a{}, b{};
+  __builtin_memcpy(&a, x + c, rest);
+  if (Gated) __builtin_memcpy(&b, x + n + c, rest);
+  a = one(a, b);
+  __builtin_memcpy(y + c, &a, rest);
 }
 
 void Activation(int32_t kind, int64_t n, const float* x, float* y) {
-  const bool gated = kind <= OCTET_ACT_GELU_GATED;
-  const float* up = gated ? x + n : nullptr;
-  for (int64_t c = 0; c < n; c += kLanes) {
-    const size_t rest = static_cast<size_t>(n - c < kLanes ? n - c : kLanes) * sizeof(float);
-    Vec a{}, b{};
-    __builtin_memcpy(&a, x + c, rest);
-    if (gated) __builtin_memcpy(&b, up + c, rest);
-    const Vec f = Function(kind, a);
-    a = gated ? f * b : f;
-    __builtin_memcpy(y + c, &a, rest);
+  switch (kind) {
+    case OCTET_ACT_SILU_GATED:
+      return Apply<Silu, true>(n, x, y);
+    case OCTET_ACT_SILU:
+      return Apply<Silu, false>(n, x, y);
+    case OCTET_ACT_GELU_TANH_GATED:
+      return Apply<GeluTanh, true>(n, x, y);
+    case OCTET_ACT_GELU_TANH:
+      return Apply<GeluTanh, false>(n, x, y);
+    case OCTET_ACT_GELU_GATED:
+      return Apply<Gelu, true>(n, x, y);
+    default:
+      return Apply<Gelu, false>(n, x, y);
   }
 }
 

@@ -111,18 +111,17 @@ struct LinearParams {
   int64_t num_tiles, columns, tokens;
   const float* x;  // [tokens][columns]
   int64_t x_stride;
-  const uint16_t* x_bf16;  // for linear_bf16 instead of x; zeros up to a multiple of 32 columns; room
-                           // for a multiple of 16 tokens
-  int64_t x_bf16_stride;
-  const uint8_t* x_int8;  // for linear_int8: quantize_x's rows; x too, where tiles are of floats
-  int64_t x_int8_stride;  // bytes
-  float* y;               // [tokens][rows]
+  const uint32_t* x_bf16;  // for linear_bf16 instead of x: pack_x's operands; room for a multiple of 16 tokens
+  int64_t x_bf16_stride;   // words from 16 tokens to the next 16
+  const uint8_t* x_int8;   // for linear_int8: quantize_x's rows; x too, where tiles are of floats
+  int64_t x_int8_stride;   // bytes
+  float* y;                // [tokens][rows]
   int64_t y_stride;
   const float* bias;      // [rows] or null
   const float* residual;  // [tokens][rows] or null; may be y
   int64_t residual_stride;
   int32_t tiles_per_item;   // 1..4
-  int32_t tokens_per_item;  // 1..kMaxTokensPerItem
+  int32_t tokens_per_item;  // 1..kMaxTokensPerItem; of linear_bf16 to kMaxPackedTokensPerItem, in multiples of 32
 };
 
 constexpr int kXBlockBytes = 80;   // of 32 columns of x as quantize_x leaves them
@@ -130,6 +129,9 @@ constexpr int kFewTokens = 4;      // up to so many tokens weights are expanded,
 constexpr int kIntegerTokens = 8;  // of linear_int8 at most
 constexpr int kTilesPerItem = 4;
 constexpr int kMaxTokensPerItem = 240;
+constexpr int kPackedTilesPerItem = 2;  // of linear_bf16
+constexpr int kMaxPackedTokensPerItem = 512;
+constexpr int kPackedTokens = 16;  // of x's operands
 
 // ---- Elementwise, one row of f32 at a time ----
 
@@ -164,8 +166,11 @@ struct KernelTable {
   // Items: ceil(num_tiles / tiles_per_item) panels for each of ceil(tokens / tokens_per_item) runs of tokens, panels
   // innermost.
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
-  // The same for more tokens with x and weights rounded to bf16; null where the processor has no use of that.
+  // The same for more tokens with x and weights rounded to bf16; null where the processor has no use of that. pack_x:
+  // row `token` of x into operands of 16 rows of 64 bytes, 32 columns each, zeros behind the last column; `out` is
+  // where the operands of these 16 tokens begin.
   void (*linear_bf16)(const LinearParams&, int64_t begin, int64_t end);
+  void (*pack_x)(const float* x, int64_t columns, int64_t token, uint32_t* out);
   // The same for at most kIntegerTokens tokens with x rounded to 16 bits in integers and weights as they are stored;
   // null where the processor has no use of that. quantize_x: one row of x, columns a multiple of 32, as columns / 32 *
   // kXBlockBytes bytes.

@@ -22,7 +22,7 @@ void Linear(const LinearParams& p, int64_t begin, int64_t end) {
       Block(p, item.tiles, item.num_tiles, p.x + item.token * p.x_stride, item.tokens, column,
             Min(kBlockColumns, p.columns - column), panel, total);
     }
-    FinishItem(p, item, total);
+    FinishItem(p, item, item.token, item.tokens, total, kTilesPerItem * kTileRows);
   }
 }
 

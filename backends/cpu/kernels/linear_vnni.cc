@@ -22,6 +22,13 @@ namespace {
 static_assert(kLanes == kTileRows, "a vector has the rows of a tile");
 constexpr int64_t kStepTokens = 4;  // that share the way of codes from L1: their sums fill half of the registers
 
+// Sanitizers make of this file's unrolled loops a minute of compiling.
+#ifdef OCTET_CPU_SANITIZED
+#define OCTET_UNROLL
+#else
+#define OCTET_UNROLL _Pragma("GCC unroll 4")
+#endif
+
 // x of 32 columns. Word 2 i of a plane: columns 8 i + 0, 2, 4, 6; word 2 i + 1: 8 i + 1, 3, 5, 7.
 struct XBlock {
   int32_t high[8], low[8];
@@ -32,6 +39,9 @@ struct XBlock {
 static_assert(sizeof(XBlock) == kXBlockBytes, "glue makes room by it");
 
 void QuantizeX(const float* x, int64_t columns, uint8_t* out) {
+  // Bytes of 8 columns: the even ones, then the odd ones.
+  const __m256i order =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15));
   for (int64_t c = 0; c < columns; c += 32, out += sizeof(XBlock)) {
     XBlock block{};
     const Vec a = Load(x + c), b = Load(x + c + 16);
@@ -39,22 +49,27 @@ void QuantizeX(const float* x, int64_t columns, uint8_t* out) {
     block.scale = top / kPlanesTop;
     // A block that is not finite makes its products NaN; one too small for the factor counts as zeros.
     const float inverse = top >= kLeast ? kPlanesTop / top : 0.0f;
-    bool finite = true;
-    int32_t n[32];
-    for (int i = 0; i < 32; ++i) {
-      finite = finite && (octet::FloatBits(x[c + i]) & 0x7fffffff) < 0x7f800000;
-      n[i] = RoundToPlanes(x[c + i] * inverse);
-    }
-    if (!finite) {
+    __m512i n[2] = {_mm512_cvtps_epi32(a * inverse), _mm512_cvtps_epi32(b * inverse)};
+    const __m512i exponent = _mm512_set1_epi32(0x7f800000);
+    const auto infinite = [&](Vec v) {
+      return _mm512_cmpeq_epi32_mask(_mm512_and_si512(_mm512_castps_si512(v), exponent), exponent);
+    };
+    if ((infinite(a) | infinite(b)) != 0) {
       block.scale = __builtin_nanf("");
-      __builtin_memset(n, 0, sizeof n);
+      n[0] = n[1] = _mm512_setzero_si512();
     }
-    for (int i = 0; i < 32; ++i) block.sum[i / 16] += n[i];
-    for (int word = 0; word < 8; ++word) {
-      const int32_t* four = n + 8 * (word / 2) + word % 2;
-      block.high[word] = BytesOf(HighPlane(four[0]), HighPlane(four[2]), HighPlane(four[4]), HighPlane(four[6]));
-      block.low[word] = BytesOf(LowPlane(four[0]), LowPlane(four[2]), LowPlane(four[4]), LowPlane(four[6]));
+    const auto bytes = [&](__m512i first, __m512i second) {
+      const __m256i both =
+          _mm256_inserti128_si256(_mm256_castsi128_si256(_mm512_cvtepi32_epi8(first)), _mm512_cvtepi32_epi8(second), 1);
+      return _mm256_shuffle_epi8(both, order);
+    };
+    __m512i high[2];
+    for (int i = 0; i < 2; ++i) {
+      high[i] = _mm512_srai_epi32(_mm512_add_epi32(n[i], _mm512_set1_epi32(128)), 8);
+      block.sum[i] = _mm512_reduce_add_epi32(n[i]);
     }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(block.high), bytes(high[0], high[1]));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(block.low), bytes(n[0], n[1]));  // n - 256 h, as its lowest byte
     __builtin_memcpy(out, &block, sizeof block);
   }
 }
@@ -141,15 +156,15 @@ void MultiplyTile(const uint8_t* tile, int64_t columns, const XBlock* x, int64_t
   for (int64_t column = 0; column < columns; column += f.columns, tile += f.bytes) {
     for (int sub = 0; sub < f.columns / kTileColumns; ++sub, ++x) {
       const BlockScales scales = ScalesOf<Type>(tile, sub);
-#pragma GCC unroll 2
+      OCTET_UNROLL
       for (int half = 0; half < kHalves; ++half) {
         __m512i high[Tokens], low[Tokens];
         for (int t = 0; t < Tokens; ++t) high[t] = low[t] = _mm512_setzero_si512();
-#pragma GCC unroll 4
+        OCTET_UNROLL
         for (int i = 0; i < 4 / kHalves; ++i) {
           const int word = half * 2 + i;
           const Codes codes = CodesOf<Type>(tile, sub, word);
-#pragma GCC unroll 4
+          OCTET_UNROLL
           for (int t = 0; t < Tokens; ++t) {
             const XBlock& block = x[t * stride];
             high[t] = _mm512_dpbusd_epi32(high[t], codes.even, _mm512_set1_epi32(block.high[2 * word]));
@@ -158,7 +173,7 @@ void MultiplyTile(const uint8_t* tile, int64_t columns, const XBlock* x, int64_t
             low[t] = _mm512_dpbusd_epi32(low[t], codes.odd, _mm512_set1_epi32(block.low[2 * word + 1]));
           }
         }
-#pragma GCC unroll 4
+        OCTET_UNROLL
         for (int t = 0; t < Tokens; ++t) {
           const XBlock& block = x[t * stride];
           const int32_t x_sum = kHalves == 2 ? block.sum[half] : block.sum[0] + block.sum[1];
@@ -175,11 +190,10 @@ void MultiplyTile(const uint8_t* tile, int64_t columns, const XBlock* x, int64_t
 
 typedef void MultiplyFn(const uint8_t* tile, int64_t columns, const XBlock* x, int64_t stride, float* total);
 
+// By 1, 2 or 4 tokens.
 template <int Type>
 MultiplyFn* MultiplyOf(int64_t tokens) {
-  constexpr MultiplyFn* kBy[kStepTokens] = {MultiplyTile<Type, 1>, MultiplyTile<Type, 2>, MultiplyTile<Type, 3>,
-                                            MultiplyTile<Type, 4>};
-  return kBy[tokens - 1];
+  return tokens == 4 ? MultiplyTile<Type, 4> : tokens == 2 ? MultiplyTile<Type, 2> : MultiplyTile<Type, 1>;
 }
 
 MultiplyFn* MultiplyOf(int32_t type, int64_t tokens) {
@@ -215,9 +229,10 @@ void LinearVnni(const LinearParams& p, int64_t begin, int64_t end) {
       const Tile& tile = item.tiles[i];
       float* const sums = total + i * kTileRows;
       if (HasCodes(tile.type)) {
-        for (int64_t t = 0; t < item.tokens; t += kStepTokens) {
-          MultiplyOf(tile.type, Min(kStepTokens, item.tokens - t))(tile.data, p.columns, x + t * stride, stride,
-                                                                   sums + t * kTilesPerItem * kTileRows);
+        for (int64_t t = 0, step = kStepTokens; t < item.tokens; t += step) {
+          while (step > item.tokens - t) step /= 2;
+          MultiplyOf(tile.type, step)(tile.data, p.columns, x + t * stride, stride,
+                                      sums + t * kTilesPerItem * kTileRows);
         }
         continue;
       }
@@ -226,7 +241,7 @@ void LinearVnni(const LinearParams& p, int64_t begin, int64_t end) {
               panel, sums);
       }
     }
-    FinishItem(p, item, total);
+    FinishItem(p, item, item.token, item.tokens, total, kTilesPerItem * kTileRows);
   }
 }
 
