@@ -42,8 +42,8 @@ function(octet_prefer_archives package)
   endforeach()
 endfunction()
 
-# OCTET_PRECOMPILED_HEADERS: precompiled headers for core and, with GoogleTest, for the tests and the conformance kit. Headers are
-# the longer half of compiling without optimization. Only for scripts/test: elsewhere a file must name what it includes.
+# OCTET_PRECOMPILED_HEADERS: precompiled headers with GoogleTest for the tests and the conformance kit. Headers are the longer
+# half of compiling without optimization. Only for scripts/test, whose check_missing_includes.py sees what this hides.
 function(octet_add_precompiled_headers)
   if(OCTET_PRECOMPILED_HEADERS STREQUAL "none")
     return()
@@ -53,34 +53,18 @@ function(octet_add_precompiled_headers)
   if(NOT EXISTS "${PROJECT_BINARY_DIR}/precompiled.cc")
     file(WRITE "${PROJECT_BINARY_DIR}/precompiled.cc" "")
   endif()
-  set(headers <algorithm> <functional> <memory> <optional> <span> <string> <string_view> <utility> <vector>
-    <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h> <nlohmann/json.hpp>)
-  set(names test kit)
-  if(OCTET_PRECOMPILED_HEADERS STREQUAL "all")
-    list(APPEND names core core_optimized)
-  endif()
-  foreach(name ${names})
+  foreach(name test kit)
     set(target octet_precompiled_${name})
     add_library(${target} OBJECT "${PROJECT_BINARY_DIR}/precompiled.cc")
-    target_link_libraries(${target} PRIVATE octet_build_flags absl::statusor absl::strings nlohmann_json::nlohmann_json)
-    target_precompile_headers(${target} PRIVATE ${headers})
+    target_link_libraries(${target} PRIVATE octet_build_flags absl::statusor absl::strings nlohmann_json::nlohmann_json GTest::gmock)
+    target_precompile_headers(${target} PRIVATE <algorithm> <functional> <memory> <optional> <span> <string> <string_view> <utility>
+      <vector> <absl/status/status.h> <absl/status/statusor.h> <absl/strings/str_cat.h> <nlohmann/json.hpp> <gmock/gmock.h>
+      <gtest/gtest.h>)
   endforeach()
-  # fmt's definitions are those of its users alone, and gcc wants a precompiled header's definitions everywhere: not for tests.
-  if(OCTET_PRECOMPILED_HEADERS STREQUAL "all")
-    foreach(name core core_optimized)
-      target_link_libraries(octet_precompiled_${name} PRIVATE fmt::fmt)
-      target_precompile_headers(octet_precompiled_${name} PRIVATE <fmt/format.h>)
-    endforeach()
-    target_compile_options(octet_precompiled_core_optimized PRIVATE -O2)
-  endif()
   octet_compile_as_test(octet_precompiled_test)
-  foreach(name test kit)
-    target_link_libraries(octet_precompiled_${name} PRIVATE GTest::gmock)
-    target_precompile_headers(octet_precompiled_${name} PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
-  endforeach()
 endfunction()
 
-# NAME: test, kit, or core and core_optimized, which are there with "all" only.
+# NAME: test or kit.
 function(octet_use_precompiled target name)
   if(TARGET octet_precompiled_${name})
     target_precompile_headers(${target} REUSE_FROM octet_precompiled_${name})
@@ -100,9 +84,6 @@ function(octet_add_library name)
   add_library(${name} STATIC ${arg_SOURCES})
   target_include_directories(${name} PUBLIC "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PUBLIC ${arg_DEPS} PRIVATE octet_build_flags)
-  if(OCTET_PRECOMPILED)
-    octet_use_precompiled(${name} ${OCTET_PRECOMPILED})
-  endif()
 endfunction()
 
 # octet_optimize(TARGET...): optimized in every configuration. Debug and sanitizer builds compile everything else without, which
@@ -110,10 +91,6 @@ endfunction()
 function(octet_optimize)
   foreach(target ${ARGN})
     target_compile_options(${target} PRIVATE -O2)
-    get_target_property(precompiled ${target} PRECOMPILE_HEADERS_REUSE_FROM)
-    if(precompiled)
-      octet_use_precompiled(${target} core_optimized)
-    endif()
   endforeach()
 endfunction()
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "core/loader/elf_dynamic.h"

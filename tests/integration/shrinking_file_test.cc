@@ -2,6 +2,7 @@
 // program's one sentence and exit code 1 where reading it raises SIGBUS.
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <string>

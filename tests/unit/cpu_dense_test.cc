@@ -1,5 +1,6 @@
 // Weights, linear layers, embeddings and the elementwise operations of the CPU backend, through its C table, against
 // double precision; and the choice of the instruction set.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>

@@ -1,5 +1,6 @@
 #include "core/text/tokenizer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <random>
 #include <string>
