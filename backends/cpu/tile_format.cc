@@ -14,29 +14,39 @@ constexpr int kRows = 16;
 class Words {
  public:
   Words(uint8_t* at, int row) : at_(at + 4 * row) {}
-  // Ors `value` into word `i`.
-  void Or(int i, uint32_t value) const {
-    uint8_t* p = at_ + 4 * kRows * i;
-    value |= octet::LoadU32(p);
-    memcpy(p, &value, sizeof value);
-  }
-  // values[n], `bits` wide each, from word 0 on.
-  void Put(const uint8_t* values, int n, int bits) const {
-    const int per_word = 32 / bits;
-    for (int i = 0; i < n; ++i) Or(i / per_word, uint32_t{values[i]} << (i % per_word * bits));
+  void Set(int i, uint64_t value) const {
+    const auto word = static_cast<uint32_t>(value);
+    memcpy(at_ + 4 * kRows * i, &word, sizeof word);
   }
 
  private:
   uint8_t* at_;
 };
 
+uint64_t LoadU64(const uint8_t* p) { return octet::LoadU32(p) | uint64_t{octet::LoadU32(p + 4)} << 32; }
+
+// The lowest `Bits` bits of each of 8 bytes side by side, those of the first byte lowest.
+template <int Bits>
+uint64_t Squeeze(uint64_t x) {
+  const auto ones = [](int count) { return (uint64_t{1} << count) - 1; };
+  x &= 0x0101010101010101u * ones(Bits);
+  x = (x | x >> (8 - Bits)) & (0x0001000100010001u * ones(2 * Bits));
+  x = (x | x >> 2 * (8 - Bits)) & (0x0000000100000001u * ones(4 * Bits));
+  return (x | x >> 4 * (8 - Bits)) & ones(8 * Bits);
+}
+
 // d, and the min above it where the format has one.
 void PutScale(const TileFormat& f, const uint8_t* d, const uint8_t* m, int row, uint8_t* out) {
   if (f.m < 0) {
     memcpy(out + 2 * row, d, 2);
   } else {
-    Words(out, row).Or(0, octet::LoadU16(d) | uint32_t{octet::LoadU16(m)} << 16);
+    Words(out, row).Set(0, octet::LoadU16(d) | uint32_t{octet::LoadU16(m)} << 16);
   }
+}
+
+// Codes of four bits: 32 columns, one in each of 32 bytes, at bit `shift`.
+void PutNibbles(const Words& words, const uint8_t* bytes, int shift) {
+  for (int i = 0; i < 4; ++i) words.Set(i, Squeeze<4>(LoadU64(bytes + 8 * i) >> shift));
 }
 
 // Blocks of 32: d, min and fifth bits stand before the codes, 16 bytes whose low nibbles are columns 0..15.
@@ -44,19 +54,28 @@ void PackBlock32(int32_t type, const uint8_t* in, int row, const TileFormat& f, 
   PutScale(f, in, in + 2, row, out);
   in += f.m < 0 ? 2 : 4;
   if (f.high >= 0) {
-    Words(out + f.high, row).Or(0, octet::LoadU32(in));
+    Words(out + f.high, row).Set(0, octet::LoadU32(in));
     in += 4;
   }
-  uint8_t codes[32];
+  const Words codes(out + f.codes, row);
   if (type == OCTET_Q8_0) {
-    for (int i = 0; i < 32; ++i) codes[i] = in[i / 8 * 8 + i % 4 * 2 + i % 8 / 4];
-    return Words(out + f.codes, row).Put(codes, 32, 8);
+    const auto even_bytes = [](uint64_t x) {
+      x &= 0x00ff00ff00ff00ffu;
+      x = (x | x >> 8) & 0x0000ffff0000ffffu;
+      return x | x >> 16;
+    };
+    for (int i = 0; i < 4; ++i) {
+      const uint64_t eight = LoadU64(in + 8 * i);
+      codes.Set(2 * i, even_bytes(eight));
+      codes.Set(2 * i + 1, even_bytes(eight >> 8));
+    }
+    return;
   }
-  for (int i = 0; i < 16; ++i) {
-    codes[i] = in[i] & 15;
-    codes[i + 16] = static_cast<uint8_t>(in[i] >> 4);
+  for (int i = 0; i < 2; ++i) {
+    const uint64_t eight = LoadU64(in + 8 * i);
+    codes.Set(i, Squeeze<4>(eight));
+    codes.Set(i + 2, Squeeze<4>(eight >> 4));
   }
-  Words(out + f.codes, row).Put(codes, 32, 4);
 }
 
 void PackQ45K(int32_t type, const uint8_t* in, int row, const TileFormat& f, uint8_t* out) {
@@ -69,31 +88,29 @@ void PackQ45K(int32_t type, const uint8_t* in, int row, const TileFormat& f, uin
     octet::UnpackScaleMin(in + 4, j, &scale, &min);
     scales[j] = static_cast<uint8_t>(scale);
     mins[j] = static_cast<uint8_t>(min);
-    uint8_t codes[32], fifth[32];
-    for (int i = 0; i < 32; ++i) {
-      codes[i] = static_cast<uint8_t>(q[j / 2 * 32 + i] >> (j % 2 * 4) & 15);
-      fifth[i] = static_cast<uint8_t>(high[i] >> j & 1);
+    PutNibbles(Words(out + f.codes + j * 256, row), q + j / 2 * 32, j % 2 * 4);
+    if (type == OCTET_Q5_K) {
+      uint64_t fifth = 0;
+      for (int i = 0; i < 4; ++i) fifth |= Squeeze<1>(LoadU64(high + 8 * i) >> j) << (8 * i);
+      Words(out + f.high + j * 64, row).Set(0, fifth);
     }
-    Words(out + f.codes + j * 256, row).Put(codes, 32, 4);
-    if (type == OCTET_Q5_K) Words(out + f.high + j * 64, row).Put(fifth, 32, 1);
   }
-  Words(out + f.scales, row).Put(scales, 8, 8);
-  Words(out + f.mins, row).Put(mins, 8, 8);
+  for (int i = 0; i < 2; ++i) {
+    Words(out + f.scales, row).Set(i, octet::LoadU32(scales + 4 * i));
+    Words(out + f.mins, row).Set(i, octet::LoadU32(mins + 4 * i));
+  }
 }
 
 void PackQ6K(const uint8_t* in, int row, const TileFormat& f, uint8_t* out) {
   PutScale(f, in + 208, nullptr, row, out);
-  Words(out + f.scales, row).Put(in + 192, 16, 8);
+  for (int i = 0; i < 4; ++i) Words(out + f.scales, row).Set(i, octet::LoadU32(in + 192 + 4 * i));
   for (int j = 0; j < 8; ++j) {
-    const uint8_t* low = in + 64 * (j / 4) + 32 * (j % 2);
+    PutNibbles(Words(out + f.codes + j * 256, row), in + 64 * (j / 4) + 32 * (j % 2), j % 4 / 2 * 4);
     const uint8_t* high = in + 128 + 32 * (j / 4);
-    uint8_t codes[32], upper[32];
-    for (int i = 0; i < 32; ++i) {
-      codes[i] = static_cast<uint8_t>(low[i] >> (j % 4 / 2 * 4) & 15);
-      upper[i] = static_cast<uint8_t>(high[i] >> (j % 4 * 2) & 3);
+    for (int i = 0; i < 2; ++i) {
+      const auto pairs = [&](int k) { return Squeeze<2>(LoadU64(high + 16 * i + 8 * k) >> (j % 4 * 2)); };
+      Words(out + f.high + j * 128, row).Set(i, pairs(0) | pairs(1) << 16);
     }
-    Words(out + f.codes + j * 256, row).Put(codes, 32, 4);
-    Words(out + f.high + j * 128, row).Put(upper, 32, 2);
   }
 }
 

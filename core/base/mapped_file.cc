@@ -73,12 +73,12 @@ absl::Status MappedFile::CheckUnchanged(const std::string& path) const {
                                           info.st_size, "; run again once it is whole"));
 }
 
-void MappedFile::DropPages(size_t offset, size_t size) const {
-  if (fd_ < 0) return;
+void MappedFile::DropPages(std::span<const std::byte> bytes) const {
+  if (fd_ < 0 || bytes.empty()) return;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t begin = (offset + page - 1) / page * page;
-  const size_t end = (offset + size) / page * page;
-  if (begin < end && end <= size_) madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
+  const auto offset = static_cast<size_t>(bytes.data() - data_);
+  const size_t begin = offset / page * page;
+  madvise(const_cast<std::byte*>(data_) + begin, offset + bytes.size() - begin, MADV_DONTNEED);
 }
 
 }  // namespace octet

@@ -41,8 +41,9 @@ class MappedFile {
   // may be wrong. `path` is for the message.
   absl::Status CheckUnchanged(const std::string& path) const;
 
-  // Tells the kernel that [offset, offset + size) will not be read again soon, so its pages may go.
-  void DropPages(size_t offset, size_t size) const;
+  // Tells the kernel that `bytes`, which lie in bytes(), will not be read again soon: their pages go, and those that
+  // they share with their neighbours. All of them stay readable.
+  void DropPages(std::span<const std::byte> bytes) const;
 
  private:
   MappedFile() = default;

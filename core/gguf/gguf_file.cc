@@ -209,10 +209,6 @@ const GgufTensor* GgufFile::FindTensor(std::string_view name) const {
   return found == tensor_index_.end() ? nullptr : &tensors_[found->second];
 }
 
-void GgufFile::DropPages(const GgufTensor& tensor) const {
-  file_.DropPages(static_cast<size_t>(tensor.data - file_.bytes().data()), static_cast<size_t>(tensor.bytes));
-}
-
 absl::Status DequantizeTensorRow(const GgufTensor& tensor, int64_t row, float* out) {
   if (row < 0 || row >= tensor.rows) {
     return absl::OutOfRangeError(

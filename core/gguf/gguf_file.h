@@ -84,8 +84,8 @@ class GgufFile {
   // DataLoss when the file has changed since Open; to be asked after the last byte was read.
   absl::Status CheckUnchanged() const { return file_.CheckUnchanged(path_); }
 
-  // Tells the kernel that the tensor's bytes will not be read again soon. They stay readable.
-  void DropPages(const GgufTensor& tensor) const;
+  // Tells the kernel that these bytes of tensors will not be read again soon. They stay readable.
+  void DropPages(std::span<const std::byte> bytes) const { file_.DropPages(bytes); }
 
  private:
   friend class GgufParser;

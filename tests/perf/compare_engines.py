@@ -6,9 +6,10 @@ usage: compare_engines.py -m MODEL.gguf [--llama-cpp FOLDER] [--ik-llama FOLDER]
 FOLDER is where a build of the engine has its programs (build/bin): llama-bench, llama-perplexity and llama-completion of
 llama.cpp; llama-sweep-bench, llama-perplexity and llama-cli of ik_llama.cpp. build_llama_cpp.sh builds the first.
 The engines take turns, round by round, so that a machine that slows down slows all; printed are medians, the peers' best
-cache and octet's ratio to it. A peer's perplexity on a text is compared with octet's first, for every cache: the speed of
-a cache whose perplexity is off is printed in parentheses and does not count. Peak memory and the time from the start of
-a process to its first byte of text follow, from a file cache that is warm.
+cache and octet's ratio to it. A peer's perplexity on a text is compared with octet's first, for every cache, in steps as
+long as the prompts that are timed and in steps of a few tokens: the speed of prompts or decoding whose perplexity is off
+is printed in parentheses and does not count. Peak memory and the time from the start of a process to its first byte of
+text follow, from a file cache that is warm.
 """
 
 import argparse
@@ -27,6 +28,7 @@ sys.path.insert(0, str(ROOT / "tests/integration"))
 from surroundings import clean_env  # noqa: E402
 
 PERPLEXITY_TOLERANCE = 1.15  # windows are scored a little differently; what is wrong is off by far more
+FEW_TOKENS = 16  # of a step whose result stands for decoding: one after the other would take long
 MEMORY_CONTEXT = 8192
 
 
@@ -61,7 +63,7 @@ class Octet:
         rates |= {("decode", d): decodes[b]["decode_tokens_per_s"]["median"] for d, b in behind.items()}
         return rates
 
-    def perplexity(self, cache):
+    def perplexity(self, cache, _):
         document = json.loads(output_of(
             [self.program, "quality", "-m", self.args.model, "-f", self.args.text, "--tokens", 1024, "--window", 512,
              "--caches", cache, "--json"])[0])
@@ -79,13 +81,12 @@ class Octet:
 class Peer:
     """What both peers share."""
 
-    def __init__(self, args, folder):
-        self.args, self.folder = args, Path(folder)
-        self.caches = ["f16", "q8_0"]
+    def __init__(self, args, folder, caches):
+        self.args, self.folder, self.caches = args, Path(folder), caches
 
-    def perplexity(self, cache):
+    def perplexity(self, cache, step):
         out, err = output_of([self.folder / "llama-perplexity", "-m", self.args.model, "-f", self.args.text, "-c", 512,
-                              "-b", 512, "-ub", 512, "--chunks", 2, "-t", self.args.threads, "-fa", "on",
+                              "-b", 512, "-ub", step, "--chunks", 2, "-t", self.args.threads, "-fa", "on",
                               "-ctk", cache, "-ctv", cache])
         found = re.search(r"Final estimate: PPL(?: over \d+ chunks for n_ctx=\d+)? = ([0-9.naif]+)", out + err)
         return float(found.group(1)) if found else float("nan")
@@ -163,7 +164,9 @@ def main():
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("--octet", default=ROOT / "build/release/bin/octet")
     parser.add_argument("--llama-cpp", metavar="FOLDER")
+    parser.add_argument("--llama-cpp-caches", type=lambda s: s.split(","), default=["f16", "q8_0"])
     parser.add_argument("--ik-llama", metavar="FOLDER")
+    parser.add_argument("--ik-llama-caches", type=lambda s: s.split(","), default=["f16", "q8_0"])
     parser.add_argument("--ik-options", default="", help="more options for llama-sweep-bench, such as '-rtr'")
     parser.add_argument("--depths", type=lambda s: [int(d) for d in s.split(",")], default=[0, 7168])
     parser.add_argument("--prompt", type=int, default=512)
@@ -175,52 +178,56 @@ def main():
     args = parser.parse_args()
     engines = [Octet(args)]
     if args.llama_cpp:
-        engines.append(LlamaCpp(args, args.llama_cpp))
+        engines.append(LlamaCpp(args, args.llama_cpp, args.llama_cpp_caches))
     if args.ik_llama:
-        engines.append(IkLlama(args, args.ik_llama))
+        engines.append(IkLlama(args, args.ik_llama, args.ik_llama_caches))
     subjects = [(engine, cache) for engine in engines for cache in engine.caches]
 
-    perplexities = {(e.name, c): e.perplexity(c) for e, c in subjects}
-    right = {s: p <= perplexities["octet", "int8"] * PERPLEXITY_TOLERANCE for s, p in perplexities.items()}
+    steps = {"prompt": args.prompt, "decode": FEW_TOKENS}
+    perplexities = {(what, e.name, c): e.perplexity(c, step) for what, step in steps.items() for e, c in subjects}
+    right = {s: p <= perplexities[s[0], "octet", "int8"] * PERPLEXITY_TOLERANCE for s, p in perplexities.items()}
     measured, memory, start = {}, {}, {}
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as prompt:
         prompt.write(Path(args.text).read_text()[:20000])
         prompt.flush()
-        for _ in range(args.rounds):
+        for round_number in range(args.rounds):
             for engine, cache in subjects:
                 key = (engine.name, cache)
+                print(f"round {round_number + 1} of {args.rounds}: {engine.name} {cache}", file=sys.stderr)
                 for what, rate in engine.rates(cache).items():
                     measured.setdefault(what, {}).setdefault(key, []).append(rate)
-                memory.setdefault(key, []).append(peak_memory(engine.memory_run(cache, prompt.name)))
+                if round_number == 0:  # it does not change
+                    memory[key] = [peak_memory(engine.memory_run(cache, prompt.name))]
                 start.setdefault(key, []).append(first_byte(engine.short_run(cache)))
 
-    def table(title, values, unit, best_of):
+    def table(title, what, values, unit, best_of):
         medians = {key: statistics.median(v) for key, v in values.items()}
         ours = medians["octet", "int8"]
         print(f"{title:<24}", end="")
         for engine, cache in subjects:
             value = medians.get((engine.name, cache))
             text = "-" if value is None else f"{value:.{unit}f}"
-            print(f"{text if right[engine.name, cache] else f'({text})':>20}", end="")
+            print(f"{text if right[what, engine.name, cache] else f'({text})':>20}", end="")
         for engine in engines[1:]:
-            peers = [v for (name, cache), v in medians.items() if name == engine.name and right[name, cache]]
+            peers = [v for (name, cache), v in medians.items() if name == engine.name and right[what, name, cache]]
             print(f"{ours / best_of(peers):>20.2f}" if peers else f"{'-':>20}", end="")
         print()
 
     heads = [f"{e.name} {c}" for e, c in subjects] + [f"octet / {e.name}" for e in engines[1:]]
     print(f"{'':<24}" + "".join(f"{h:>20}" for h in heads))
-    print(f"{'perplexity':<24}" + "".join(f"{perplexities[e.name, c]:>20.3f}" for e, c in subjects))
+    for what, step in steps.items():
+        print(f"{f'perplexity, steps of {step}':<24}" + "".join(f"{perplexities[what, e.name, c]:>20.3f}" for e, c in subjects))
     for what in ("prompt", "decode"):
         length = args.prompt if what == "prompt" else args.output
         for depth in args.depths:
-            table(f"{what} {length} at {depth}, tok/s", measured[what, depth], 1, max)
-    table(f"peak MiB, context {MEMORY_CONTEXT}", memory, 0, min)
-    table("first byte, s", start, 3, min)
+            table(f"{what} {length} at {depth}, tok/s", what, measured[what, depth], 1, max)
+    table(f"peak MiB, context {MEMORY_CONTEXT}", "decode", memory, 0, min)
+    table("first byte, s", "decode", start, 3, min)
     if args.json:
         rows = [{"what": what[0], "depth": what[1], "engine": key[0], "cache": key[1], "tokens_per_s": values}
                 for what, by in measured.items() for key, values in by.items()]
         print(json.dumps({"model": str(args.model), "rates": rows,
-                          "perplexity": [{"engine": e, "cache": c, "value": p} for (e, c), p in perplexities.items()],
+                          "perplexity": [{"steps": steps[w], "engine": e, "cache": c, "value": p} for (w, e, c), p in perplexities.items()],
                           "peak_mib": [{"engine": e, "cache": c, "values": v} for (e, c), v in memory.items()],
                           "first_byte_s": [{"engine": e, "cache": c, "values": v} for (e, c), v in start.items()]}, indent=2))
 

@@ -149,7 +149,7 @@ TEST(MappedFileTest, BorrowedBytesStayTheirOwners) {
   {
     MappedFile file = MappedFile::Borrow(std::as_bytes(std::span(page)));
     EXPECT_EQ(file.bytes().data(), reinterpret_cast<const std::byte*>(page.data()));
-    file.DropPages(0, page.size());
+    file.DropPages(file.bytes());
     const MappedFile moved = std::move(file);
     EXPECT_EQ(moved.bytes().size(), page.size());
   }

@@ -163,7 +163,7 @@ TEST(GgufFileTest, ReadsTensors) {
   EXPECT_EQ(row[0], HalfToFloat(0x0101));
   EXPECT_EQ(file->FindTensor("vector")->rows, 1);
   EXPECT_EQ(file->FindTensor("absent"), nullptr);
-  file->DropPages(*q8);
+  file->DropPages({q8->data, static_cast<size_t>(q8->bytes)});
   EXPECT_EQ(static_cast<int>(q8->data[67]), 1);
 }
 

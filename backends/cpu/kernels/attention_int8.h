@@ -183,10 +183,12 @@ void FindRows(const Work& w, int chunk_index, KeyTable* table) {
   }
 }
 
-// Asks for K or V, and scales, of 16 keys of the next chunk.
+// Asks for K or V, and scales, of `count` keys of the next chunk. Every stage of a chunk asks for a part, so that
+// memory is at work all the time: interleaving V and the scores for halves of K, the weights and their packing for
+// halves of V.
 OCTET_INLINE void Fetch(const KeyTable& table, const int8_t* const* rows, const uint8_t* const* scales, int key,
-                        int dim) {
-  const int from = Max(key, table.begin), to = Min(key + kBlock, table.end);
+                        int count, int dim) {
+  const int from = Max(key, table.begin), to = Min(key + count, table.end);
   if (from >= to) return;
   for (int i = from; i < to; ++i) {
     for (int c = 0; c < dim; c += 64) __builtin_prefetch(rows[i] + c, 0, 2);
@@ -194,17 +196,45 @@ OCTET_INLINE void Fetch(const KeyTable& table, const int8_t* const* rows, const 
   __builtin_prefetch(scales[from], 0, 2);
 }
 
+// A V scale that is not finite or below zero counts as zero here.
+OCTET_INLINE bool Good(float v_scale) { return v_scale >= 0.0f && v_scale < Infinity(); }
+
+// Scales of keys [i, i + 16) where they are f32 and lie side by side. False, and nothing done, where that is not so.
+OCTET_INLINE bool LoadScaleBlock(IntegerWork& iw, int i) {
+  const auto side_by_side = [i](const Side& side, const uint8_t* const* scale) {
+    return !side.scale_bf16 && scale[i + kBlock - 1] - scale[i] == (kBlock - 1) * int64_t{sizeof(float)};
+  };
+  if (i + kBlock > iw.now->end || !side_by_side(iw.w.p.k, iw.now->k_scale) ||
+      !side_by_side(iw.w.p.v, iw.now->v_scale)) {
+    return false;
+  }
+  const Vec v = Load(reinterpret_cast<const float*>(iw.now->v_scale[i]));
+  if (_mm512_cmp_ps_mask(v, Vec{}, _CMP_GE_OQ) != 0xffff ||
+      _mm512_cmp_ps_mask(v, Splat(Infinity()), _CMP_LT_OQ) != 0xffff) {
+    return false;
+  }
+  Store(iw.k_scale + i, Load(reinterpret_cast<const float*>(iw.now->k_scale[i])));
+  Store(iw.v_scale + i, v);
+  return true;
+}
+
 // Scales of the chunk, and zeros for the rest of its runs: what they multiply has no weight.
 void LoadScales(IntegerWork& iw, int first, int last) {
   const Side &k = iw.w.p.k, &v = iw.w.p.v;
   iw.lost_count = 0;
-  for (int i = first; i < last; ++i) iw.k_scale[i] = iw.v_scale[i] = 0.0f;
-  for (int i = iw.now->begin; i < iw.now->end; ++i) {
-    iw.k_scale[i] = LoadScale(iw.now->k_scale[i], k.scale_bf16);
-    const float scale = LoadScale(iw.now->v_scale[i], v.scale_bf16);
-    const bool good = scale >= 0.0f && scale < Infinity();
-    iw.v_scale[i] = good ? scale : 0.0f;
-    if (!good) iw.lost[iw.lost_count++] = i;
+  for (int i = first; i < iw.now->begin; ++i) iw.k_scale[i] = iw.v_scale[i] = 0.0f;
+  for (int i = iw.now->end; i < last; ++i) iw.k_scale[i] = iw.v_scale[i] = 0.0f;
+  for (int i = iw.now->begin; i < iw.now->end;) {
+    if (LoadScaleBlock(iw, i)) {
+      i += kBlock;
+      continue;
+    }
+    for (const int stop = Min(i + kBlock, iw.now->end); i < stop; ++i) {
+      iw.k_scale[i] = LoadScale(iw.now->k_scale[i], k.scale_bf16);
+      const float scale = LoadScale(iw.now->v_scale[i], v.scale_bf16);
+      iw.v_scale[i] = Good(scale) ? scale : 0.0f;
+      if (!Good(scale)) iw.lost[iw.lost_count++] = i;
+    }
   }
 }
 
@@ -226,7 +256,9 @@ KeyRows KeyBlock(const IntegerWork& iw, int i, int8_t (*copy)[kMaxIntegerDim]) {
 // V of one run: four rows' bytes side by side. Lane 4 a + b of tile j of a segment is channel 16 a + 4 j + b of it.
 void InterleaveV(IntegerWork& iw, int run) {
   const int dim = iw.w.p.v.head_dim;
+  const KeyTable& next = *iw.next;
   for (int word = 0; word < kRun / kWordTokens; ++word) {
+    if (word % 4 == 0) Fetch(next, next.k, next.k_scale, run * kRun / 2 + word * 2, 8, iw.w.p.k.head_dim);
     const int8_t* rows[kWordTokens];
     for (int t = 0; t < kWordTokens; ++t) {
       const int i = run * kRun + word * kWordTokens + t;
@@ -385,7 +417,7 @@ RowSums Weights(IntegerWork& iw, Vec top, int first, int last, bool fetch) {
   constexpr int kSums = 4 / T;  // one for each position modulo 4
   Vec sum[kSums] = {}, most{};
   for (int i = first; i < last; i += kBlock) {
-    if (fetch) Fetch(*iw.next, iw.next->v, iw.next->v_scale, i, iw.w.p.v.head_dim);
+    if (fetch) Fetch(*iw.next, iw.next->v, iw.next->v_scale, i / 2, kBlock / 2, iw.w.p.v.head_dim);
 #pragma GCC unroll 16
     for (int j = 0; j < kBlock / T; ++j) {
       float* at = iw.weight + (i / T + j) * kLanes;
@@ -548,7 +580,9 @@ void PanelChunk(IntegerWork& iw, const QueryPanel& panel, int chunk_index) {
     if (i + kBlocks * kBlock < last) multiply(i + kBlocks * kBlock, sums[(step + 1) % 2]);
     for (int b = 0; b < blocks_of(i); ++b) {
       const int at = i + b * kBlock;
-      if (panel.first_row == 0) Fetch(*iw.next, iw.next->k, iw.next->k_scale, at, w.p.k.head_dim);
+      if (panel.first_row == 0) {
+        Fetch(*iw.next, iw.next->k, iw.next->k_scale, (kChunkTokens + at) / 2, kBlock / 2, w.p.k.head_dim);
+      }
       top = Scores<T>(iw, panel, sums[step % 2] + b * kProducts, chunk_begin, at, offsets, iw.weight + at / T * kLanes,
                       top);
     }
@@ -564,6 +598,9 @@ void PanelChunk(IntegerWork& iw, const QueryPanel& panel, int chunk_index) {
   const VecInt usable = (row.most >= Splat(kLeast)) & (row.most < Splat(Infinity()));
   const Vec inverse = Select(usable, 65535.0f / row.most, Vec{}), w_scale = Select(usable, row.most / 65535.0f, Vec{});
   for (int run = run_begin; run < run_end; ++run) {
+    if (panel.first_row == 0) {
+      Fetch(*iw.next, iw.next->v, iw.next->v_scale, (kChunkTokens + run * kRun) / 2, kRun / 2, w.p.v.head_dim);
+    }
     PackWeights<T>(iw.weight + run * kRun / T * kLanes, inverse, &iw.runs[run]);
   }
   constexpr int kTiles = 4 / kProducts;

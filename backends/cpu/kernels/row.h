@@ -106,12 +106,30 @@ OCTET_INLINE void DecodeRow(const Side& side, int64_t page, int64_t head, int64_
   }
 }
 
+// One butterfly between lanes `Step` apart: a + b, and a - b as a + (-b).
+template <int Step>
+OCTET_INLINE Vec Butterfly(Vec v) {
+  VecWord sign{};
+  for (int i = 0; i < kLanes; ++i) sign[i] = (i & Step) != 0 ? 0x80000000u : 0u;
+  return SwapLanes<Step>(v) + reinterpret_cast<Vec>(reinterpret_cast<VecWord>(v) ^ sign);
+}
+
 // In place, per block of `block` channels: butterflies (a + b, a - b) at stride 1, 2, 4, ..., then times 1/sqrt(block)
 // rounded once. Its own inverse but for rounding. The order is part of the contract (docs/numerics.md).
 OCTET_INLINE void Hadamard(float* __restrict x, int n, int block) {
   if (block <= 0) return;
   const float factor = static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(block)));
-  for (int stride = 1; stride < block; stride *= 2) {
+  int first = 1;
+  if (block >= kLanes) {
+    for (int i = 0; i < n; i += kLanes) {
+      Vec v = Butterfly<2>(Butterfly<1>(Load(x + i)));
+      if constexpr (kLanes >= 8) v = Butterfly<4>(v);
+      if constexpr (kLanes >= 16) v = Butterfly<8>(v);
+      Store(x + i, v);
+    }
+    first = kLanes;
+  }
+  for (int stride = first; stride < block; stride *= 2) {
     for (int start = 0; start < n; start += 2 * stride) {
       for (int i = start; i < start + stride; ++i) {
         const float a = x[i], b = x[i + stride];

@@ -29,22 +29,38 @@ OCTET_INLINE Vec Splat(float x) { return x - Vec{}; }
 OCTET_INLINE Vec Select(VecInt mask, Vec a, Vec b) { return mask ? a : b; }
 OCTET_INLINE Vec VecMax(Vec a, Vec b) { return Select(a > b, a, b); }
 
-// Lanes are added in a fixed tree.
-OCTET_INLINE float SumLanes(Vec v) {
-  float lanes[kLanes];
-  Store(lanes, v);
-  for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+// Lane i gets lane i ^ Step.
+template <int Step>
+OCTET_INLINE Vec SwapLanes(Vec v) {
+#define OCTET_LANE(i) (((i) ^ Step) % kLanes)
+#define OCTET_FOUR(i) OCTET_LANE(i), OCTET_LANE(i + 1), OCTET_LANE(i + 2), OCTET_LANE(i + 3)
+  if constexpr (kLanes == 16) {
+    return __builtin_shufflevector(v, v, OCTET_FOUR(0), OCTET_FOUR(4), OCTET_FOUR(8), OCTET_FOUR(12));
+  } else if constexpr (kLanes == 8) {
+    return __builtin_shufflevector(v, v, OCTET_FOUR(0), OCTET_FOUR(4));
+  } else {
+    return __builtin_shufflevector(v, v, OCTET_FOUR(0));
   }
-  return lanes[0];
+#undef OCTET_FOUR
+#undef OCTET_LANE
 }
 
+// Lanes are added in a fixed tree.
+OCTET_INLINE float SumLanes(Vec v) {
+  if constexpr (kLanes >= 16) v += SwapLanes<8>(v);
+  if constexpr (kLanes >= 8) v += SwapLanes<4>(v);
+  v += SwapLanes<2>(v);
+  v += SwapLanes<1>(v);
+  return v[0];
+}
+
+// No lane is NaN.
 OCTET_INLINE float MaxLanes(Vec v) {
-  float lanes[kLanes];
-  Store(lanes, v);
-  float top = lanes[0];
-  for (int i = 1; i < kLanes; ++i) top = lanes[i] > top ? lanes[i] : top;
-  return top;
+  if constexpr (kLanes >= 16) v = VecMax(v, SwapLanes<8>(v));
+  if constexpr (kLanes >= 8) v = VecMax(v, SwapLanes<4>(v));
+  v = VecMax(v, SwapLanes<2>(v));
+  v = VecMax(v, SwapLanes<1>(v));
+  return v[0];
 }
 
 // e^x within 1.5 ulp for x <= 88; 0 below -87.3 (results there would be denormal); NaN for NaN. Cephes expf.
