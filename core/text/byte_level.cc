@@ -71,6 +71,8 @@ absl::Status ByteLevel::ReadTokens(Vocabulary& vocabulary) {
 }
 
 absl::Status ByteLevel::ReadMerges(const std::vector<std::string>& merges, const Vocabulary& vocabulary) {
+  merger_.Reserve(merges.size());
+  std::string joined;
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const std::string_view merge = merges[rank];
     const size_t space = merge.find(' ', 1);
@@ -78,15 +80,15 @@ absl::Status ByteLevel::ReadMerges(const std::vector<std::string>& merges, const
       return absl::InvalidArgumentError(
           absl::StrCat("merge ", rank, ", '", merges[rank], "', is not two tokens with a space between"));
     }
-    const std::string left(merge.substr(0, space));
-    const std::string right(merge.substr(space + 1));
+    joined.assign(merge, 0, space).append(merge, space + 1);
     std::array<int32_t, 3> ids;
-    const std::array<std::string, 3> spellings = {left, right, left + right};
+    const std::array<std::string_view, 3> spellings = {merge.substr(0, space), merge.substr(space + 1), joined};
     for (size_t i = 0; i < 3; ++i) {
       const std::optional<int32_t> id = vocabulary.Find(spellings[i]);
       if (!id.has_value()) {
         return absl::InvalidArgumentError(absl::StrCat("merge ", rank, ", '", merges[rank], "', needs the token '",
-                                                       spellings[i], "', which the vocabulary does not have"));
+                                                       std::string(spellings[i]),
+                                                       "', which the vocabulary does not have"));
       }
       ids[i] = *id;
     }

@@ -3,6 +3,7 @@
 #ifndef OCTET_CORE_TEXT_BYTE_PAIR_H_
 #define OCTET_CORE_TEXT_BYTE_PAIR_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
@@ -28,6 +29,9 @@ class BytePairMerger {
     std::vector<Symbol> symbols_;
     std::vector<Candidate> heap_;
   };
+
+  // Room for so many pairs.
+  void Reserve(size_t pairs) { pairs_.reserve(pairs); }
 
   // Ranks are the order of the calls; a pair added again keeps its first rank. Ids are not negative.
   void Add(int32_t left_id, int32_t right_id, int32_t joined_id);

@@ -659,11 +659,15 @@ void IntegerAttention(const AttentionParams& p, const AttentionItem& item) {
   iw.k_segments = (p.k.head_dim + kSegment - 1) / kSegment;
   iw.v_segments = (p.v.head_dim + kSegment - 1) / kSegment;
   iw.whole_blocks = p.page_tokens % kBlock == 0 && iw.w.kv_begin % kBlock == 0 && p.k.head_dim % kSegment == 0;
+  // Nobody has asked for the first chunk yet: its rows come while the queries are packed.
+  KeyTable& first = iw.tables[item.chunk_begin % 2];
+  FindRows(iw.w, item.chunk_begin, &first);
+  for (int i = 0; i < kChunkTokens; i += kBlock) Fetch(first, first.v, first.v_scale, i, kBlock, p.v.head_dim);
+  for (int i = 0; i < kChunkTokens; i += kBlock) Fetch(first, first.k, first.k_scale, i, kBlock, p.k.head_dim);
   __builtin_memset(iw.zeros, 0, sizeof iw.zeros);
   __builtin_memset(iw.runs, 0, sizeof iw.runs);
   LoadQueries(iw.w);
   PackQueries(iw);
-  FindRows(iw.w, item.chunk_begin, &iw.tables[item.chunk_begin % 2]);
   const Unit unit;
   RunItem(iw.w, [&iw](int c) { return IntegerChunk<Unit>(iw, c); });
 }

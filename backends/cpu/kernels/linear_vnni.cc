@@ -20,7 +20,7 @@ namespace OCTET_CPU_ISA {
 namespace {
 
 static_assert(kLanes == kTileRows, "a vector has the rows of a tile");
-constexpr int64_t kStepTokens = 4;  // that share the way of codes from L1: their sums fill half of the registers
+constexpr int64_t kStepTokens = 4;  // that share the way of codes from L1: eight gain nothing
 
 // Sanitizers make of this file's unrolled loops a minute of compiling.
 #ifdef OCTET_CPU_SANITIZED
