@@ -1,8 +1,8 @@
 // Speed of the CPU backend on shapes of small models. Linear layers as GFLOP/s, those of a few tokens beside the
-// reading of as many bytes; attention as GOPS, that of one query beside the reading of the same pages. Both take turns,
-// on the same threads; printed are medians and the share of the two. In CPU time with one thread (other load on the
-// machine then matters less), in wall time with more. Usage: cpu_bench [threads [all|linear|layers|decode|prompt
-// [device options]]]; OCTET_CPU_ISA as always.
+// reading of as many bytes; attention as GOPS, that of one query beside the reading of the same pages and that of
+// prompts beside what VPDPBUSD does alone. Both take turns, on the same threads; printed are medians and the share of
+// the two. In CPU time with one thread (other load on the machine then matters less), in wall time with more. Usage:
+// cpu_bench [threads [all|linear|layers|decode|prompt [device options]]]; OCTET_CPU_ISA as always.
 #include <time.h>
 
 #include <algorithm>
@@ -99,6 +99,34 @@ uint64_t ReadRuns(ThreadPool& pool, const Runs& runs) {
       },
       &call);
   return std::accumulate(call.sums.begin(), call.sums.end(), uint64_t{0});
+}
+
+// Operations of so many rounds of 16 independent VPDPBUSD, 64 products and sums each, on every thread: the floor of
+// integer arithmetic outside of tile units. 0 where the processor has none.
+double ByteProducts(ThreadPool& pool, int64_t rounds) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512vnni") == 0) return 0;
+  pool.ParallelFor(
+      pool.threads(),
+      [](void* arg, uint32_t, int64_t begin, int64_t end) __attribute__((target("avx512f,avx512vnni"))) {
+        for (int64_t i = begin; i < end; ++i) {
+          for (int64_t round = 0; round < *static_cast<int64_t*>(arg); ++round) {
+#define OCTET_PRODUCT(n) "vpdpbusd %%zmm31, %%zmm31, %%zmm" #n "\n"
+            asm volatile(OCTET_PRODUCT(0) OCTET_PRODUCT(1) OCTET_PRODUCT(2) OCTET_PRODUCT(3) OCTET_PRODUCT(4)
+                             OCTET_PRODUCT(5) OCTET_PRODUCT(6) OCTET_PRODUCT(7) OCTET_PRODUCT(8) OCTET_PRODUCT(9)
+                                 OCTET_PRODUCT(10) OCTET_PRODUCT(11) OCTET_PRODUCT(12) OCTET_PRODUCT(13)
+                                     OCTET_PRODUCT(14) OCTET_PRODUCT(15)::
+                                         : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+                                           "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15");
+#undef OCTET_PRODUCT
+          }
+        }
+      },
+      &rounds);
+  return 16.0 * 128 * static_cast<double>(rounds) * pool.threads();
+#else
+  return 0;
+#endif
 }
 
 double Median(std::vector<double> values) {
@@ -287,6 +315,7 @@ void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, in
   args.q = &q;
   args.out = &out;
   uint64_t sum = 0;
+  double products = 0;
   const auto [all_ours, all_floor] = InTurns(
       9,
       [&] {
@@ -294,7 +323,13 @@ void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, in
           Check(b.table->attention->run(b.stream, plan, &layer, &args, &error));
         }
       },
-      [&] { sum += ReadRuns(pool, runs); });
+      [&] {
+        if (queries > 1) {
+          products = ByteProducts(pool, 3000000);
+        } else {
+          sum += ReadRuns(pool, runs);
+        }
+      });
   const double seconds = all_ours / static_cast<double>(copies), floor = all_floor / static_cast<double>(copies);
   const double keys = queries * (kv_len - 0.5 * (queries - 1));
   const double bytes = static_cast<double>(kv_len) * kv_heads * (int8 ? 2 * dim + 8 : 4 * dim);
@@ -303,6 +338,8 @@ void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, in
   if (queries == 1) {
     std::printf(", reading the pages %7.1f us (%.1f GB/s): share %.2f", floor * 1e6, bytes / floor * 1e-9,
                 floor / seconds);
+  } else if (products > 0) {
+    std::printf(", VPDPBUSD alone %.0f GOPS", 1e-9 * products / all_floor);
   }
   std::printf("%s\n", sum == 1 ? " " : "");  // the sum is used
   std::fflush(stdout);
