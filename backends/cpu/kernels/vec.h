@@ -34,13 +34,13 @@ template <int Step>
 OCTET_INLINE Vec SwapLanes(Vec v) {
 #define OCTET_LANE(i) (((i) ^ Step) % kLanes)
 #define OCTET_FOUR(i) OCTET_LANE(i), OCTET_LANE(i + 1), OCTET_LANE(i + 2), OCTET_LANE(i + 3)
-  if constexpr (kLanes == 16) {
-    return __builtin_shufflevector(v, v, OCTET_FOUR(0), OCTET_FOUR(4), OCTET_FOUR(8), OCTET_FOUR(12));
-  } else if constexpr (kLanes == 8) {
-    return __builtin_shufflevector(v, v, OCTET_FOUR(0), OCTET_FOUR(4));
-  } else {
-    return __builtin_shufflevector(v, v, OCTET_FOUR(0));
-  }
+#if OCTET_CPU_LANES == 16
+  return __builtin_shufflevector(v, v, OCTET_FOUR(0), OCTET_FOUR(4), OCTET_FOUR(8), OCTET_FOUR(12));
+#elif OCTET_CPU_LANES == 8
+  return __builtin_shufflevector(v, v, OCTET_FOUR(0), OCTET_FOUR(4));
+#else
+  return __builtin_shufflevector(v, v, OCTET_FOUR(0));
+#endif
 #undef OCTET_FOUR
 #undef OCTET_LANE
 }
