@@ -245,7 +245,8 @@ absl::Status Model::UploadOn(octet_stream* stream, void (*progress)(double share
     auto weight = device_->PrepareWeight(stream, Describe(packed));
     if (!weight.ok()) return weight.status();
     *packed.target = *std::move(weight);
-    // The device has its own copy: without this the file's would stay in memory beside it.
+    // Without this the file's copy would stay in memory beside the device's. A device that still reads it gets the
+    // pages again.
     for (const WeightPart& part : packed.parts) {
       file_->DropPages(
           {static_cast<const std::byte*>(part.data), static_cast<size_t>(part.rows * part.row_stride_bytes)});

@@ -3,7 +3,7 @@
 
 The test builds compile several files at once and precompile headers, where a missing #include goes unnoticed that breaks a
 plain build. A file reaches what it includes, and what the project's own headers that it includes reach; that one library
-header includes another does not count. Covers the names below, no others. Prints one line per name and file and exits 1;
+header includes another does not count. Covers the names below, no others. Prints one line per header and file and exits 1;
 `--self-test` plants missing includes and demands that each is reported.
 """
 
@@ -53,7 +53,7 @@ OTHERS = [
 RULES = [(re.compile(rf"(?<![\w:])std::(?:{names})\b"), header, {header} | ALSO.get(header, set()))
          for header, names in STANDARD.items()]
 RULES += [(re.compile(names), headers[0], set(headers)) for names, headers in OTHERS]
-NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|R"\w*\(.*?\)\w*"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
+NOISE = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'', re.DOTALL)
 
 
 class Reach:

@@ -33,7 +33,9 @@ MEMORY_CONTEXT = 8192
 
 
 def output_of(command):
-    done = subprocess.run([str(c) for c in command], capture_output=True, env=clean_env())
+    # Some write logs where they are started.
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run([str(c) for c in command], capture_output=True, env=clean_env(), cwd=folder)
     if done.returncode != 0:
         sys.exit(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stderr.decode(errors='replace')[-2000:]}")
     return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
@@ -58,7 +60,7 @@ class Octet:
         prompts = self._bench(cache, self.args.depths, self.args.prompt, 1)
         # Decoding starts behind the prompt: one token of it, and the rest as depth.
         behind = {depth: max(0, depth - 1) for depth in self.args.depths}
-        decodes = self._bench(cache, list(behind.values()), 1, self.args.output)
+        decodes = self._bench(cache, sorted(set(behind.values())), 1, self.args.output)
         rates = {("prompt", d): case["prefill_tokens_per_s"]["median"] for d, case in prompts.items()}
         rates |= {("decode", d): decodes[b]["decode_tokens_per_s"]["median"] for d, b in behind.items()}
         return rates
@@ -119,7 +121,7 @@ class IkLlama(Peer):
     def rates(self, cache):
         # The sweep goes up in steps of the prompt's length; rows that are wanted are measured.
         step = self.args.prompt
-        wanted = sorted({round(d / step) for d in self.args.depths})
+        wanted = sorted({d // step for d in self.args.depths})
         stride = max(1, wanted[1] if wanted[0] == 0 and len(wanted) == 2 else 1)
         out, err = output_of(
             [self.folder / "llama-sweep-bench", "-m", self.args.model, "-t", self.args.threads, "-fa", "on", "-ctk", cache,
@@ -130,7 +132,7 @@ class IkLlama(Peer):
             if line.startswith("{"):
                 row = json.loads(line)
                 for depth in self.args.depths:
-                    if round(depth / step) * step == row["n_kv"]:
+                    if depth == row["n_kv"]:
                         rates[("prompt", depth)] = row["speed_pp"]
                         rates[("decode", depth)] = row["speed_tg"]
         return rates
@@ -139,7 +141,7 @@ class IkLlama(Peer):
 def peak_memory(command):
     """MiB."""
     child = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                             stderr=subprocess.DEVNULL, env=clean_env())
+                             stderr=subprocess.DEVNULL, env=clean_env(), cwd=tempfile.gettempdir())
     _, status, usage = os.wait4(child.pid, 0)
     if status != 0:
         sys.exit(f"{' '.join(map(str, command))}: status {status}")
@@ -150,7 +152,7 @@ def first_byte(command):
     """Seconds from the start of the process to the first byte of its text."""
     start = time.monotonic()
     child = subprocess.Popen([str(c) for c in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL, env=clean_env())
+                             stderr=subprocess.DEVNULL, env=clean_env(), cwd=tempfile.gettempdir())
     if not child.stdout.read(1):
         sys.exit(f"{' '.join(map(str, command))}: no text")
     seconds = time.monotonic() - start
@@ -176,6 +178,13 @@ def main():
     parser.add_argument("--text", default=ROOT / "tests/data/text/english.txt")
     parser.add_argument("--json", action="store_true", help="every measured value, on stdout")
     args = parser.parse_args()
+    if args.prompt > 512:
+        parser.error("--prompt is at most 512: perplexities are those of windows of 512 tokens")
+    if args.ik_llama and any(depth % args.prompt for depth in args.depths):
+        parser.error("with --ik-llama, --depths are multiples of --prompt: its sweep goes in such steps")
+    for name in ("model", "octet", "text", "llama_cpp", "ik_llama"):
+        if getattr(args, name):
+            setattr(args, name, Path(getattr(args, name)).resolve())
     engines = [Octet(args)]
     if args.llama_cpp:
         engines.append(LlamaCpp(args, args.llama_cpp, args.llama_cpp_caches))

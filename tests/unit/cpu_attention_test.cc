@@ -41,7 +41,8 @@ struct Case {
   bool causal = true, alibi = false, sinks = false, mask = false;
   float softcap = 0;
   std::vector<Request> requests = {{1, 37}, {0, 20}, {21, 40}, {1, 600}, {13, 290}};
-  bool scattered = false;  // strides and bases of its own
+  bool scattered = false;     // strides and bases of its own
+  bool dense_scales = false;  // then: scales side by side across pages, whose order is wrong inside of fours
 };
 
 SideSpec Float(DType type, int dim = 64, int rotation = 0) {
@@ -84,6 +85,10 @@ struct World {
     pages.resize(static_cast<size_t>(page_start.back()));
     std::iota(pages.begin(), pages.end(), 1);
     std::shuffle(pages.begin(), pages.end(), std::mt19937(7));
+    if (c.dense_scales) {
+      std::iota(pages.begin(), pages.end(), 1);
+      for (size_t i = 0; i + 4 <= pages.size(); i += 4) std::swap(pages[i + 1], pages[i + 2]);
+    }
     layout.num_pages = page_start.back() + 2;
     Error error;
     EXPECT_EQ(rig.table->quant->choose_layout(rig.device, &layout, &k_side, &v_side, nullptr, &error), OCTET_OK)
@@ -152,6 +157,11 @@ struct World {
         stride[1] = s->group > 0 ? s->head_dim / s->group * 4 + 4 : 8;
         stride[2] = stride[1] * layout.kv_heads;
         stride[0] = stride[2] * layout.page_tokens + 4;
+        if (c.dense_scales) {
+          stride[1] = 4 * layout.page_tokens;
+          stride[2] = 4;
+          stride[0] = stride[1] * layout.kv_heads;
+        }
         base += static_cast<uint64_t>(stride[0] * layout.num_pages) + 8;
       }
     }
@@ -344,6 +354,14 @@ std::vector<Case> Cases() {
   cases.push_back({.name = "default", .k = {.rotation = 64}, .v = {}});
   cases.push_back({.name = "offsets", .k = {.rotation = 64}, .v = {.rotation = 64}, .offset_block = 64});
   cases.push_back({.name = "offsets_of_one", .k = {.rotation = 8}, .v = {}, .offset_block = 1});
+  cases.push_back({.name = "pages out of order inside of a run of scales",
+                   .k = {.rotation = 64},
+                   .v = {},
+                   .q_heads = 3,
+                   .kv_heads = 1,
+                   .page_tokens = 4,
+                   .scattered = true,
+                   .dense_scales = true});
   cases.push_back({.name = "scattered", .k = {.rotation = 64}, .v = {.group = 32}, .scattered = true});
   cases.push_back({.name = "f32", .k = Float(DType::kF32), .v = Float(DType::kF32)});
   cases.push_back({.name = "f16_bf16", .k = Float(DType::kF16, 64, 32), .v = Float(DType::kBF16, 40)});

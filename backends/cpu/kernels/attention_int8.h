@@ -202,18 +202,22 @@ OCTET_INLINE bool Good(float v_scale) { return v_scale >= 0.0f && v_scale < Infi
 // Scales of keys [i, i + 16) where they are f32 and lie side by side. False, and nothing done, where that is not so.
 OCTET_INLINE bool LoadScaleBlock(IntegerWork& iw, int i) {
   const auto side_by_side = [i](const Side& side, const uint8_t* const* scale) {
-    return !side.scale_bf16 && scale[i + kBlock - 1] - scale[i] == (kBlock - 1) * int64_t{sizeof(float)};
+    bool all = !side.scale_bf16;
+    for (int j = 1; j < kBlock; ++j) all &= scale[i + j] == scale[i] + j * int64_t{sizeof(float)};
+    return all;
   };
   if (i + kBlock > iw.now->end || !side_by_side(iw.w.p.k, iw.now->k_scale) ||
       !side_by_side(iw.w.p.v, iw.now->v_scale)) {
     return false;
   }
-  const Vec v = Load(reinterpret_cast<const float*>(iw.now->v_scale[i]));
+  Vec k, v;  // at any address
+  __builtin_memcpy(&k, iw.now->k_scale[i], sizeof k);
+  __builtin_memcpy(&v, iw.now->v_scale[i], sizeof v);
   if (_mm512_cmp_ps_mask(v, Vec{}, _CMP_GE_OQ) != 0xffff ||
       _mm512_cmp_ps_mask(v, Splat(Infinity()), _CMP_LT_OQ) != 0xffff) {
     return false;
   }
-  Store(iw.k_scale + i, Load(reinterpret_cast<const float*>(iw.now->k_scale[i])));
+  Store(iw.k_scale + i, k);
   Store(iw.v_scale + i, v);
   return true;
 }

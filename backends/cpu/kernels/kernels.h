@@ -120,7 +120,7 @@ struct LinearParams {
   const float* bias;      // [rows] or null
   const float* residual;  // [tokens][rows] or null; may be y
   int64_t residual_stride;
-  int32_t tiles_per_item;   // 1..4
+  int32_t tiles_per_item;   // 1..kTilesPerItem; of linear_bf16 to kPackedTilesPerItem
   int32_t tokens_per_item;  // 1..kMaxTokensPerItem; of linear_bf16 to kMaxPackedTokensPerItem, in multiples of 32
 };
 
@@ -168,7 +168,7 @@ struct KernelTable {
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
   // The same for more tokens with x and weights rounded to bf16; null where the processor has no use of that. pack_x:
   // row `token` of x into operands of 16 rows of 64 bytes, 32 columns each, zeros behind the last column; `out` is
-  // where the operands of these 16 tokens begin.
+  // where the operands of these 16 tokens begin, aligned to 64 bytes.
   void (*linear_bf16)(const LinearParams&, int64_t begin, int64_t end);
   void (*pack_x)(const float* x, int64_t columns, int64_t token, uint32_t* out);
   // The same for at most kIntegerTokens tokens with x rounded to 16 bits in integers and weights as they are stored;

@@ -27,6 +27,8 @@ constexpr int64_t kOutStride = kTiles * kTileRows;                          // f
 
 static_assert(kUnit == kTileRows && kUnit == kPackedTokens && kUnitColumns == kTileColumns,
               "an operand is what one dequantize call expands");
+static_assert(kMaxPackedTokensPerItem % (2 * kUnit) == 0 && kPanelColumns % kUnitColumns == 0,
+              "whole steps of tokens and columns");
 
 struct AmxArgs {
   const uint32_t* x;    // operands of 16 tokens, one for each 32 columns

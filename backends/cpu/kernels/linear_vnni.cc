@@ -45,16 +45,16 @@ void QuantizeX(const float* x, int64_t columns, uint8_t* out) {
   for (int64_t c = 0; c < columns; c += 32, out += sizeof(XBlock)) {
     XBlock block{};
     const Vec a = Load(x + c), b = Load(x + c + 16);
-    const float top = MaxLanes(VecMax(VecMax(a, -a), VecMax(b, -b)));
+    const float top = MaxLanes(VecMax(VecMax(a, -a), VecMax(b, -b)));  // anything where x is not finite
     block.scale = top / kPlanesTop;
     // A block that is not finite makes its products NaN; one too small for the factor counts as zeros.
     const float inverse = top >= kLeast ? kPlanesTop / top : 0.0f;
     __m512i n[2] = {_mm512_cvtps_epi32(a * inverse), _mm512_cvtps_epi32(b * inverse)};
     const __m512i exponent = _mm512_set1_epi32(0x7f800000);
-    const auto infinite = [&](Vec v) {
+    const auto not_finite = [&](Vec v) {
       return _mm512_cmpeq_epi32_mask(_mm512_and_si512(_mm512_castps_si512(v), exponent), exponent);
     };
-    if ((infinite(a) | infinite(b)) != 0) {
+    if ((not_finite(a) | not_finite(b)) != 0) {
       block.scale = __builtin_nanf("");
       n[0] = n[1] = _mm512_setzero_si512();
     }

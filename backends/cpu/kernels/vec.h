@@ -54,7 +54,7 @@ OCTET_INLINE float SumLanes(Vec v) {
   return v[0];
 }
 
-// No lane is NaN.
+// Where a lane is NaN: any lane.
 OCTET_INLINE float MaxLanes(Vec v) {
   if constexpr (kLanes >= 16) v = VecMax(v, SwapLanes<8>(v));
   if constexpr (kLanes >= 8) v = VecMax(v, SwapLanes<4>(v));
