@@ -8,6 +8,11 @@ cd "$1"
 pip download --no-deps --no-binary :all: -d package llama-cpp-python
 mkdir -p source
 tar -xzf package/llama_cpp_python-*.tar.gz -C source --strip-components=1
-cmake -S source/vendor/llama.cpp -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_BUILD_SERVER=OFF \
+# gcc before 13 gets the configuration of AMX tiles wrong, which ends the programs by an illegal instruction.
+flags=
+if [[ "$(c++ -march=native -dM -E -x c++ - </dev/null)" == *__AMX_TILE__* && "$(c++ -dumpversion)" -lt 13 ]]; then
+  flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
+fi
+cmake -S source/vendor/llama.cpp -B build -G Ninja -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_BUILD_SERVER=OFF \
   -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_APP=OFF -DLLAMA_OPENSSL=OFF
 cmake --build build --target llama-bench llama-perplexity llama-completion
