@@ -10,7 +10,8 @@ mkdir -p source
 tar -xzf package/llama_cpp_python-*.tar.gz -C source --strip-components=1
 # gcc before 13 gets the configuration of AMX tiles wrong, which ends the programs by an illegal instruction.
 flags=
-if [[ "$(c++ -march=native -dM -E -x c++ - </dev/null)" == *__AMX_TILE__* && "$(c++ -dumpversion)" -lt 13 ]]; then
+version="$(c++ -dumpversion)"
+if [[ "$(c++ -march=native -dM -E -x c++ - </dev/null)" == *__AMX_TILE__* && "${version%%.*}" -lt 13 ]]; then
   flags="-mno-amx-tile -mno-amx-int8 -mno-amx-bf16"
 fi
 cmake -S source/vendor/llama.cpp -B build -G Ninja -DCMAKE_C_FLAGS="$flags" -DCMAKE_CXX_FLAGS="$flags" -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DLLAMA_BUILD_SERVER=OFF \
