@@ -28,8 +28,6 @@ using octet::Unimplemented;
 
 // A request with so few queries gives too few items by rows: its keys are split too, by whole chunks.
 constexpr int32_t kSplitQueries = 4;
-// How many items a worker gets of a step that is split: enough that the last one is not waited for.
-constexpr int64_t kItemsPerWorker = 4;
 
 // A row of a split request: partial rows [partial, partial + chunks).
 struct MergeRow {

@@ -24,6 +24,9 @@ inline Element ElementOf(octet::DType type) {
   }
 }
 
+// How many items a worker gets of work that can be cut as one likes: enough that the last one is not waited for.
+constexpr int64_t kItemsPerWorker = 4;
+
 struct Context {
   const KernelTable* kernels = nullptr;
   octet::HostServices host;

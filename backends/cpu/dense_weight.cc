@@ -185,10 +185,10 @@ void CutLinear(bool packed, int64_t workers, LinearParams* p) {
     p->tokens_per_item = static_cast<int32_t>(std::min<int64_t>(p->tokens, kMaxTokensPerItem));
     return;
   }
-  constexpr int64_t kStep = 2 * kPackedTokens, kLeast = 4 * kStep, kPerWorker = 4;
+  constexpr int64_t kStep = 2 * kPackedTokens, kLeast = 4 * kStep;
   p->tiles_per_item = kPackedTilesPerItem;
   const int64_t panels = (p->num_tiles + kPackedTilesPerItem - 1) / kPackedTilesPerItem;
-  const int64_t wanted = (kPerWorker * workers + panels - 1) / panels;
+  const int64_t wanted = (kItemsPerWorker * workers + panels - 1) / panels;
   const int64_t most = std::max<int64_t>(1, p->tokens / kLeast);
   const int64_t least = (p->tokens + kMaxPackedTokensPerItem - 1) / kMaxPackedTokensPerItem;
   const int64_t runs = std::max(least, std::min(wanted, most));

@@ -168,23 +168,26 @@ def self_test(root):
     return failures
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Checks which way #include lines point.")
+def run(description, check, good, self_test, planted):
+    """A check of source files as a program. check(root): number of files and complaints, `good` is printed where there are
+    none; self_test(root): failures among what was `planted`. Returns the exit code."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
     parser.add_argument("--self-test", action="store_true")
     args = parser.parse_args()
     root = args.root.resolve()
     if args.self_test:
         failures = self_test(root)
-        print("\n".join(failures) if failures else f"{len(PLANTS)} planted includes judged as expected")
+        print("\n".join(failures) if failures else f"{planted} judged as expected")
         return 1 if failures else 0
     files, complaints = check(root)
     if files == 0:
         print(f"{root} holds no source files to check: is --root the project's top folder?")
         return 1
-    print("\n".join(complaints) if complaints else f"{files} files, every include points the right way")
+    print("\n".join(complaints) if complaints else f"{files} files{good}")
     return 1 if complaints else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("Checks which way #include lines point.", check, ", every include points the right way", self_test,
+                 f"{len(PLANTS)} planted includes"))

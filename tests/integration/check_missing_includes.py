@@ -7,13 +7,12 @@ header includes another does not count. Covers the names below, no others. Print
 `--self-test` plants missing includes and demands that each is reported.
 """
 
-import argparse
 import re
 import sys
 import tempfile
 from pathlib import Path
 
-from check_includes import INCLUDE, project_path, source_files
+from check_includes import INCLUDE, project_path, run, source_files
 
 # header: names of namespace std, as regular expressions
 STANDARD = {
@@ -36,7 +35,7 @@ STANDARD = {
 }
 # Headers that promise the names of others: the standard says so.
 ALSO = {"string_view": {"string"}, "initializer_list": {"string", "vector", "map", "set", "utility", "optional", "variant"},
-        "utility": {"map", "tuple", "unordered_map"}, "span": set(), "cmath": {"math.h"}, "cstring": {"string.h"},
+        "utility": {"map", "tuple", "unordered_map"}, "cmath": {"math.h"}, "cstring": {"string.h"},
         "cstdlib": {"stdlib.h"}, "cstdio": {"stdio.h"}}
 OTHERS = [
     (r"absl::(?:StrCat|StrAppend)\b", ["absl/strings/str_cat.h"]),
@@ -114,7 +113,7 @@ PLANTS = [
 ]
 
 
-def self_test():
+def self_test(_):
     failures = []
     for text, wrong in PLANTS:
         with tempfile.TemporaryDirectory() as folder:
@@ -128,22 +127,6 @@ def self_test():
     return failures
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Finds names whose header a file does not reach.")
-    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[2])
-    parser.add_argument("--self-test", action="store_true")
-    args = parser.parse_args()
-    if args.self_test:
-        failures = self_test()
-        print("\n".join(failures) if failures else f"{len(PLANTS)} planted files judged as expected")
-        return 1 if failures else 0
-    files, complaints = check(args.root)
-    if files == 0:
-        print(f"{args.root} holds no source files to check: is --root the project's top folder?")
-        return 1
-    print("\n".join(complaints) if complaints else f"{files} files reach the headers of what they name")
-    return 1 if complaints else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("Finds names whose header a file does not reach.", check, " reach the headers of what they name", self_test,
+                 f"{len(PLANTS)} planted files"))

@@ -41,12 +41,22 @@ def output_of(command):
     return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
 
 
-class Octet:
+class Engine:
+    """Subclasses have name, caches, rates(cache), perplexity(cache, step) and run(cache, *more): a command that prints text."""
+
+    def short_run(self, cache):
+        return self.run(cache, "-p", "The", "-n", 1)
+
+    def memory_run(self, cache, prompt):
+        return self.run(cache, "-f", prompt, "-n", 8)
+
+
+class Octet(Engine):
     name = "octet"
 
     def __init__(self, args):
         self.args, self.program = args, args.octet
-        self.caches = ["int8"]
+        self.caches, self.perplexities = ["int8"], {}
 
     def _bench(self, cache, depths, input_len, output_len):
         document = json.loads(output_of(
@@ -66,21 +76,19 @@ class Octet:
         return rates
 
     def perplexity(self, cache, _):
-        document = json.loads(output_of(
-            [self.program, "quality", "-m", self.args.model, "-f", self.args.text, "--tokens", 1024, "--window", 512,
-             "--caches", cache, "--json"])[0])
-        return document["caches"][0]["perplexity"]
+        if cache not in self.perplexities:  # the same in steps of any length
+            document = json.loads(output_of(
+                [self.program, "quality", "-m", self.args.model, "-f", self.args.text, "--tokens", 1024, "--window", 512,
+                 "--caches", cache, "--json"])[0])
+            self.perplexities[cache] = document["caches"][0]["perplexity"]
+        return self.perplexities[cache]
 
-    def short_run(self, cache):
-        return [self.program, "run", "-m", self.args.model, "-p", "The", "-n", 1, "--temperature", 0, "--threads",
-                self.args.threads, "--kv-cache-dtype", cache, "--max-model-len", MEMORY_CONTEXT]
-
-    def memory_run(self, cache, prompt):
-        return [self.program, "run", "-m", self.args.model, "-f", prompt, "-n", 8, "--temperature", 0, "--threads",
-                self.args.threads, "--kv-cache-dtype", cache, "--max-model-len", MEMORY_CONTEXT]
+    def run(self, cache, *more):
+        return [self.program, "run", "-m", self.args.model, "--temperature", 0, "--threads", self.args.threads,
+                "--kv-cache-dtype", cache, "--max-model-len", MEMORY_CONTEXT, *more]
 
 
-class Peer:
+class Peer(Engine):
     """What both peers share."""
 
     def __init__(self, args, folder, caches):
@@ -93,15 +101,9 @@ class Peer:
         found = re.search(r"Final estimate: PPL(?: over \d+ chunks for n_ctx=\d+)? = ([0-9.naif]+)", out + err)
         return float(found.group(1)) if found else float("nan")
 
-    def _run(self, cache, *more):
+    def run(self, cache, *more):
         return [self.folder / self.text_program, "-m", self.args.model, "--temp", 0, "-t", self.args.threads, "-fa", "on",
                 "-c", MEMORY_CONTEXT, "-ctk", cache, "-ctv", cache, *self.run_options, *more]
-
-    def short_run(self, cache):
-        return self._run(cache, "-p", "The", "-n", 1)
-
-    def memory_run(self, cache, prompt):
-        return self._run(cache, "-f", prompt, "-n", 8)
 
 
 class LlamaCpp(Peer):

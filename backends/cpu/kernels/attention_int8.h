@@ -399,11 +399,9 @@ OCTET_INLINE Vec ExpDown(Vec x) {
 // The largest of each row's T lanes, in all of them.
 template <int T>
 OCTET_INLINE Vec MaxOfKeys(Vec v) {
-  for (int step = kLanes / T; step < kLanes; step *= 2) {
-    VecInt other;
-    for (int lane = 0; lane < kLanes; ++lane) other[lane] = (lane + step) % kLanes;
-    v = VecMax(v, Permute(v, other));
-  }
+  static_assert(T == 1 || T == 2 || T == 4, "a row's lanes are 16 / T apart");
+  if constexpr (T == 4) v = VecMax(v, SwapLanes<4>(v));
+  if constexpr (T >= 2) v = VecMax(v, SwapLanes<8>(v));
   return v;
 }
 
