@@ -1,10 +1,14 @@
 #include "core/base/thread_pool.h"
 
-#include <sched.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <set>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -35,7 +39,22 @@ thread_local uint32_t current_worker = 0;
 
 }  // namespace
 
-ThreadPool::ThreadPool(int threads) : cpus_(AvailableCpus()) {
+std::vector<int> CpusByCore(const cpu_set_t& allowed) {
+  std::vector<int> first, others;
+  std::set<std::pair<int, int>> cores;  // socket, core
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &allowed)) continue;
+    const std::string folder = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    int socket = 0, core = 0;
+    const bool known =
+        std::ifstream(folder + "physical_package_id") >> socket && std::ifstream(folder + "core_id") >> core;
+    (!known || cores.emplace(socket, core).second ? first : others).push_back(cpu);
+  }
+  first.insert(first.end(), others.begin(), others.end());
+  return first;
+}
+
+ThreadPool::ThreadPool(int threads, Pinning pinning) : cpus_(AvailableCpus()) {
   if (threads <= 0) threads = cpus_;
   spins_ = threads <= cpus_ ? kSpins : 0;
   workers_.reserve(static_cast<size_t>(threads - 1));
@@ -48,15 +67,42 @@ ThreadPool::ThreadPool(int threads) : cpus_(AvailableCpus()) {
     Join();
     throw;
   }
+  if (pinning == Pinning::kOff) return;
+  try {
+    Pin();
+  } catch (const std::system_error& error) {
+    Join();
+    throw std::system_error(error.code(), "cannot pin " + std::to_string(threads) + " threads to " +
+                                              std::to_string(cpus_) + " CPUs that this process may use");
+  }
 }
 
 ThreadPool::~ThreadPool() { Join(); }
+
+void ThreadPool::Pin() {
+  const auto check = [](int code) {
+    if (code != 0) throw std::system_error(code, std::generic_category());
+  };
+  check(pthread_getaffinity_np(pthread_self(), sizeof unpinned_, &unpinned_));
+  owner_ = pthread_self();
+  pinned_ = true;
+  const std::vector<int> cpus = CpusByCore(unpinned_);
+  if (threads() > static_cast<int>(cpus.size())) check(EINVAL);
+  for (int i = 0; i < threads(); ++i) {
+    cpu_set_t own;
+    CPU_ZERO(&own);
+    CPU_SET(cpus[static_cast<size_t>(i)], &own);
+    check(pthread_setaffinity_np(i == 0 ? pthread_self() : workers_[static_cast<size_t>(i) - 1].native_handle(),
+                                 sizeof own, &own));
+  }
+}
 
 void ThreadPool::Join() {
   stop_.store(true, std::memory_order_relaxed);
   generation_.fetch_add(1);
   generation_.notify_all();
   for (std::thread& worker : workers_) worker.join();
+  if (pinned_ && pthread_equal(pthread_self(), owner_)) pthread_setaffinity_np(owner_, sizeof unpinned_, &unpinned_);
 }
 
 void ThreadPool::ParallelFor(int64_t n, Body body, void* arg) {

@@ -3,6 +3,9 @@
 #ifndef OCTET_CORE_BASE_THREAD_POOL_H_
 #define OCTET_CORE_BASE_THREAD_POOL_H_
 
+#include <pthread.h>
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -11,13 +14,22 @@
 
 namespace octet {
 
+// Which CPUs a pool's threads run on: any that the process may use, or one of their own each.
+enum class Pinning { kOff, kOn };
+
+// The CPUs of `allowed` in the order in which threads are pinned to them: one of every core first, then those that
+// share a core with an earlier one.
+std::vector<int> CpusByCore(const cpu_set_t& allowed);
+
 // Thread-safe: concurrent ParallelFor calls run one after the other. A ParallelFor from inside a body runs inline.
 class ThreadPool {
  public:
   // `threads` counts the calling thread, so `threads - 1` workers are started; 0 means one per available CPU.
   // More threads than CPUs block between loops instead of spinning, and no more of them than CPUs are woken for a loop.
-  // Throws std::system_error when the system starts no more threads.
-  explicit ThreadPool(int threads);
+  // With kOn each worker keeps to a CPU of its own, and so does the constructing thread until the pool ends, which is
+  // to be the one that calls ParallelFor; no more threads than CPUs then. Throws std::system_error when the system
+  // starts no more threads, or does not let them be pinned.
+  explicit ThreadPool(int threads, Pinning pinning = Pinning::kOff);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -32,6 +44,7 @@ class ThreadPool {
 
  private:
   void Join();
+  void Pin();
   void WorkerLoop(uint32_t worker);
   void RunPieces(uint32_t worker);
   bool Enter();
@@ -57,6 +70,9 @@ class ThreadPool {
   std::atomic<int> generation_{0};
   std::atomic<bool> stop_{false};
   std::vector<std::thread> workers_;  // constant after construction
+  bool pinned_ = false;
+  pthread_t owner_{};     // the constructing thread
+  cpu_set_t unpinned_{};  // what it gets back
 };
 
 }  // namespace octet

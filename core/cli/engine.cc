@@ -34,6 +34,7 @@ void DeviceFlags::AddTo(CommandLine& line) {
   line.AddText("--device", &device, "auto, cpu, cuda, cuda:1, or any backend's name", CommandLine::Text::kShowsDefault);
   line.AddTexts("--backend-path", &backend_paths, "extra backend library, or folder of them (repeatable)");
   line.AddNumber<int32_t>("--threads", {0, 1024}, &threads, "CPU threads; 0: one per available CPU");
+  line.AddFlag("--pin-threads", &pin_threads, "each CPU thread keeps to a CPU of its own");
 }
 
 void ModelFlags::AddTo(CommandLine& line) {

@@ -25,7 +25,8 @@ class CommandLine;
 struct DeviceFlags {
   std::string device = "auto";
   std::vector<std::string> backend_paths;
-  int32_t threads = 0;  // 0: one per available CPU
+  int32_t threads = 0;       // 0: one per available CPU
+  bool pin_threads = false;  // to a CPU each
 
   void AddTo(CommandLine& line);
 };
@@ -77,7 +78,8 @@ class Engine {
   absl::Status Load(const std::vector<Runner*>& runners, std::string_view advice);
 
  private:
-  explicit Engine(const ModelFlags& flags) : flags_(flags), pool_(flags.device.threads) {}
+  explicit Engine(const ModelFlags& flags)
+      : flags_(flags), pool_(flags.device.threads, flags.device.pin_threads ? Pinning::kOn : Pinning::kOff) {}
 
   ModelFlags flags_;
   ThreadPool pool_;

@@ -1,3 +1,5 @@
+#include <pthread.h>
+#include <sched.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -7,8 +9,11 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <span>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 #include "core/base/mapped_file.h"
@@ -110,6 +115,65 @@ TEST(ThreadPoolTest, CallersOnSeveralThreadsTakeTurns) {
   }
   for (std::thread& caller : callers) caller.join();
   EXPECT_EQ(wrong, 0);
+}
+
+cpu_set_t Affinity() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  EXPECT_EQ(pthread_getaffinity_np(pthread_self(), sizeof set, &set), 0);
+  return set;
+}
+
+TEST(ThreadPoolTest, PinnedThreadsKeepToACpuOfTheirOwnUntilThePoolEnds) {
+  const cpu_set_t before = Affinity();
+  const int cpus = CPU_COUNT(&before);
+  {
+    ThreadPool pool(cpus, Pinning::kOn);
+    struct Seen {
+      std::vector<cpu_set_t> of_worker;
+      std::atomic<int> arrived{0};
+      int threads;
+    } seen{std::vector<cpu_set_t>(static_cast<size_t>(cpus)), {}, cpus};
+    pool.ParallelFor(
+        cpus,
+        [](void* arg, uint32_t worker, int64_t, int64_t) {
+          auto& s = *static_cast<Seen*>(arg);
+          s.of_worker[worker] = Affinity();
+          s.arrived.fetch_add(1);
+          while (s.arrived.load() < s.threads) std::this_thread::yield();  // so that every worker takes one piece
+        },
+        &seen);
+    cpu_set_t all;
+    CPU_ZERO(&all);
+    for (const cpu_set_t& own : seen.of_worker) {
+      EXPECT_EQ(CPU_COUNT(&own), 1);
+      CPU_OR(&all, &all, &own);
+    }
+    EXPECT_TRUE(CPU_EQUAL(&all, &before));
+  }
+  const cpu_set_t after = Affinity();
+  EXPECT_TRUE(CPU_EQUAL(&after, &before));
+}
+
+TEST(ThreadPoolTest, MoreThreadsThanCpusAreNotPinned) {
+  const cpu_set_t before = Affinity();
+  try {
+    const ThreadPool pool(CPU_COUNT(&before) + 1, Pinning::kOn);
+    FAIL() << "no error";
+  } catch (const std::system_error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot pin"));
+  }
+  const cpu_set_t after = Affinity();
+  EXPECT_TRUE(CPU_EQUAL(&after, &before));
+}
+
+TEST(ThreadPoolTest, PinningTakesOneCpuOfEveryCoreFirst) {
+  const cpu_set_t allowed = Affinity();
+  std::vector<int> cpus = CpusByCore(allowed);
+  std::set<int> once(cpus.begin(), cpus.end());
+  EXPECT_EQ(once.size(), cpus.size());
+  EXPECT_EQ(static_cast<int>(cpus.size()), CPU_COUNT(&allowed));
+  for (int cpu : cpus) EXPECT_TRUE(CPU_ISSET(cpu, &allowed));
 }
 
 TEST(MessageTextTest, PrintableLeavesNoControlCharacterAndNoInvalidByte) {

@@ -86,7 +86,7 @@ endforeach()
 
 add_executable(load_one plugins/load_one.cc)
 target_link_libraries(load_one PRIVATE octet_loader octet_build_flags)
-octet_add_test(loader_damage_test SOURCES loader_damage_test.cc DEPS octet_loader)
+octet_add_test(loader_damage_test SOURCES loader_damage_test.cc DEPS octet_loader LABELS slow-sanitized)  # there, fuzz_elf reads damaged files
 target_compile_definitions(loader_damage_test PRIVATE OCTET_TEST_PLUGINS="${plugin_dir}" OCTET_LOAD_ONE="$<TARGET_FILE:load_one>")
 add_dependencies(loader_damage_test load_one octet_variant_gpu)
 target_link_options(octet_variant_gpu PRIVATE LINKER:--hash-style=gnu)  # the one the test damages: clang adds DT_HASH, which would do instead
