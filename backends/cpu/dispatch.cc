@@ -33,7 +33,17 @@ void FillAttentionAmx(KernelTable*);
 }  // namespace amx
 namespace vnni {
 void FillLinearVnni(KernelTable*);
+void FillAttentionWords(KernelTable*);
 }  // namespace vnni
+namespace v4 {
+void FillAttentionWords(KernelTable*);
+}
+namespace avxvnni {
+void FillAttentionWords(KernelTable*);
+}
+namespace v3 {
+void FillAttentionWords(KernelTable*);
+}
 OCTET_DECLARE_KERNELS(v3)
 OCTET_DECLARE_KERNELS(v2)
 #else
@@ -91,6 +101,12 @@ bool HasVnni() {
   return HasV4() && __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (c & kVnni) != 0;
 }
 
+bool HasAvxVnni() {
+  unsigned a = 0, b = 0, c = 0, d = 0;  // leaf 7, subleaf 1
+  constexpr unsigned kAvxVnni = 1u << 4;
+  return HasV3() && __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a & kAvxVnni) != 0;
+}
+
 const char* RefuseAmx() {
   // Leaf 7: AMX-BF16, AMX-TILE and AMX-INT8; its subleaf 1: AVX512-BF16. The compilers' names for them are newer than
   // the oldest.
@@ -103,6 +119,7 @@ const char* RefuseAmx() {
 }
 const char* RefuseVnni() { return HasVnni() ? nullptr : "the processor or the system lacks AVX-512 VNNI"; }
 const char* RefuseV4() { return HasV4() ? nullptr : "the processor or the system lacks AVX-512 F, BW, CD, DQ or VL"; }
+const char* RefuseAvxVnni() { return HasAvxVnni() ? nullptr : "the processor or the system lacks AVX-VNNI"; }
 const char* RefuseV3() {
   return HasV3() ? nullptr : "the processor or the system lacks AVX2, FMA, F16C, LZCNT, MOVBE or BMI";
 }
@@ -113,9 +130,10 @@ constexpr Entry kEntries[] = {
      16,
      RefuseAmx,
      {OCTET_KERNELS(v4), vnni::FillLinearVnni, amx::FillLinearAmx, amx::FillAttentionAmx}},
-    {"vnni", "x86-64-v4+vnni", 16, RefuseVnni, {OCTET_KERNELS(v4), vnni::FillLinearVnni}},
-    {"v4", "x86-64-v4", 16, RefuseV4, {OCTET_KERNELS(v4)}},
-    {"v3", "x86-64-v3", 8, RefuseV3, {OCTET_KERNELS(v3)}},
+    {"vnni", "x86-64-v4+vnni", 16, RefuseVnni, {OCTET_KERNELS(v4), vnni::FillLinearVnni, vnni::FillAttentionWords}},
+    {"v4", "x86-64-v4", 16, RefuseV4, {OCTET_KERNELS(v4), v4::FillAttentionWords}},
+    {"avxvnni", "x86-64-v3+avxvnni", 8, RefuseAvxVnni, {OCTET_KERNELS(v3), avxvnni::FillAttentionWords}},
+    {"v3", "x86-64-v3", 8, RefuseV3, {OCTET_KERNELS(v3), v3::FillAttentionWords}},
     {"v2", "x86-64-v2", 4, RefuseV2, {OCTET_KERNELS(v2)}},
 };
 #else

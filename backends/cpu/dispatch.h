@@ -12,13 +12,13 @@
 
 namespace octet_cpu {
 
-// `isa`: "v2", "v3", "v4", "vnni", "amx" or "portable", as this build and processor have them; empty: the environment
-// variable OCTET_CPU_ISA, or else the first that does not decline. InvalidArgument for an unknown name, Unavailable for
-// one that this processor cannot run. OCTET_VERBOSE=dispatch logs the choice and each refusal. Tables live until the
-// process ends. Thread-safe.
+// `isa`: "v2", "v3", "avxvnni", "v4", "vnni", "amx" or "portable", as this build and processor have them; empty: the
+// environment variable OCTET_CPU_ISA, or else the first that does not decline. InvalidArgument for an unknown name,
+// Unavailable for one that this processor cannot run. OCTET_VERBOSE=dispatch logs the choice and each refusal. Tables
+// live until the process ends. Thread-safe.
 octet::StatusOr<const KernelTable*> ChooseKernels(std::string_view isa, const octet::HostServices& host);
 
-// "x86-64-v4+amx,x86-64-v4+vnni,x86-64-v4,x86-64-v3,x86-64-v2": what this library was built with.
+// "x86-64-v4+amx,x86-64-v4+vnni,x86-64-v4,x86-64-v3+avxvnni,x86-64-v3,x86-64-v2": what this library was built with.
 std::string KernelTargets();
 
 }  // namespace octet_cpu

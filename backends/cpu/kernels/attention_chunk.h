@@ -202,37 +202,58 @@ void OffsetScores(Work& w, int row, int chunk_begin, int begin, int end) {
   }
 }
 
+// What comes to the scores of one row after their scales: softcap, ALiBi, and -infinity where a key is not visible.
+struct ScoreEnd {
+  const AttentionParams& p;
+  const int32_t* seen;
+  Range range;
+  float slope;
+  int chunk_begin, position;
+
+  // For keys [begin, end).
+  ScoreEnd(Work& w, int row, int chunk, int begin, int end)
+      : p(w.p),
+        seen(w.seen),
+        range(VisibleRange(w, row)),
+        slope(w.p.alibi != nullptr ? w.p.alibi[w.QueryHead(row)] : 0.0f),
+        chunk_begin(chunk),
+        position(w.QueryPosition(row)) {
+    if (p.mask == nullptr) return;
+    for (int i = begin; i < end; ++i) w.seen[i - chunk_begin] = Unmasked(w, row, i) ? -1 : 0;
+  }
+};
+
+// Of keys [i, i + kLanes) of the chunk.
+OCTET_INLINE Vec EndScores(const ScoreEnd& e, Vec v, int i) {
+  const AttentionParams& p = e.p;
+  VecInt key;
+  for (int lane = 0; lane < kLanes; ++lane) key[lane] = e.chunk_begin + i + lane;
+  if (p.softcap > 0.0f) v = p.softcap * Tanh(v / p.softcap);
+  if (p.alibi != nullptr) v += e.slope * __builtin_convertvector(key - e.position, Vec);
+  VecInt visible = (key >= e.range.begin) & (key < e.range.end);
+  if (p.mask != nullptr) {
+    VecInt seen;
+    __builtin_memcpy(&seen, e.seen + i, sizeof seen);
+    visible &= seen;
+  }
+  return Select(visible, v, Splat(-Infinity()));
+}
+
 // Scores of positions [begin, end) of the chunk become weights; top and sum of the row.
 void Softmax(Work& w, int row, int chunk_begin, int begin, int end) {
   const AttentionParams& p = w.p;
-  const Range range = VisibleRange(w, row);
   const bool scaled = p.k.scales == Scales::kToken && FoldedK(p, p.k);
   const bool weighted = p.v.scales == Scales::kToken && Folded(p.v);
   if (p.offset.data != nullptr) OffsetScores(w, row, chunk_begin, begin, end);
-  if (p.mask != nullptr) {
-    for (int i = begin; i < end; ++i) w.seen[i - chunk_begin] = Unmasked(w, row, i) ? -1 : 0;
-  }
-  const float slope = p.alibi != nullptr ? p.alibi[w.QueryHead(row)] : 0.0f;
-  const int position = w.QueryPosition(row);
+  const ScoreEnd score_end(w, row, chunk_begin, begin, end);
   float* s = w.score + row * kChunkTokens;
   const int first = (begin - chunk_begin) / kLanes * kLanes, last = (end - chunk_begin + kLanes - 1) / kLanes * kLanes;
   Vec top = Splat(-Infinity());
   for (int i = first; i < last; i += kLanes) {
-    VecInt key;
-    for (int lane = 0; lane < kLanes; ++lane) key[lane] = chunk_begin + i + lane;
     Vec v = Load(s + i);
     if (scaled) v *= Load(w.k_scale + i);
     if (p.offset.data != nullptr) v += Load(w.offset + i);
-    v *= p.scale;
-    if (p.softcap > 0.0f) v = p.softcap * Tanh(v / p.softcap);
-    if (p.alibi != nullptr) v += slope * __builtin_convertvector(key - position, Vec);
-    VecInt visible = (key >= range.begin) & (key < range.end);
-    if (p.mask != nullptr) {
-      VecInt seen;
-      __builtin_memcpy(&seen, w.seen + i, sizeof seen);
-      visible &= seen;
-    }
-    v = Select(visible, v, Splat(-Infinity()));
+    v = EndScores(score_end, v * p.scale, i);
     Store(s + i, v);
     top = VecMax(v, top);
   }

@@ -14,15 +14,13 @@
 // Keys go by one vector after the other, so maximum and exponential need no step across lanes. Sums of weights are kept
 // by position modulo 4 whatever T, so that a row's bytes depend on its own queries and keys alone. V is taken four
 // tokens at a time as 32-bit words (token 0 lowest) by two unpackings, whose order of channels is put right in the
-// sums. While a chunk is worked on, the rows of the next one are fetched. A row whose q, or whose weights of a chunk,
-// 16 bits cannot hold (not finite, below zero, or so small that a factor would overflow) takes the f32 form for that
-// chunk.
+// sums.
 #ifndef OCTET_BACKENDS_CPU_KERNELS_ATTENTION_INT8_H_
 #define OCTET_BACKENDS_CPU_KERNELS_ATTENTION_INT8_H_
 
 #include <immintrin.h>
 
-#include "backends/cpu/kernels/attention_chunk.h"
+#include "backends/cpu/kernels/attention_rows.h"
 #include "backends/cpu/kernels/planes.h"
 
 namespace octet_cpu {
@@ -38,12 +36,6 @@ constexpr int kWordTokens = 4;  // keys of a word of V
 
 typedef int32_t Sums[16][kLanes];  // what a unit leaves of one product
 
-OCTET_INLINE Vec ToFloat(VecInt v) { return __builtin_convertvector(v, Vec); }
-OCTET_INLINE VecInt LoadInt(const int32_t* p) {
-  VecInt v;
-  __builtin_memcpy(&v, p, sizeof v);
-  return v;
-}
 OCTET_INLINE Vec Permute(Vec v, VecInt from) { return _mm512_permutexvar_ps(reinterpret_cast<__m512i>(from), v); }
 OCTET_INLINE __m512i Bits(VecWord v) { return reinterpret_cast<__m512i>(v); }
 
@@ -59,13 +51,6 @@ struct alignas(64) QueryPanel {
   uint32_t bad;               // rows whose q 16 bits cannot hold
 };
 
-// The cached rows of one chunk's keys.
-struct KeyTable {
-  int begin = 0, end = 0;  // keys [begin, end) of the chunk that any row sees
-  const int8_t *k[kChunkTokens], *v[kChunkTokens];
-  const uint8_t *k_scale[kChunkTokens], *v_scale[kChunkTokens];
-};
-
 // V of 64 keys as words of four tokens.
 struct alignas(64) ValueRun {
   uint32_t tiles[kMaxIntegerDim / 16][kRun / kWordTokens][16];
@@ -77,47 +62,34 @@ struct alignas(64) WeightRun {
   uint32_t rows[2][16][kRun / kWordTokens];
 };
 
-struct IntegerWork {
-  WorkSpace<kMaxRows> space;
-  Work w;
+struct IntegerWork : IntegerItem {
   int panels, k_segments, v_segments;
   bool whole_blocks;  // blocks of K lie in one page and are whole segments
   QueryPanel panel[kPanels];
-  KeyTable tables[2];
-  const KeyTable* now;                                             // this chunk's
-  const KeyTable* next;                                            // that of the chunk to fetch; may be empty
-  alignas(64) float k_scale[kChunkTokens], v_scale[kChunkTokens];  // by key of the chunk; zero outside [begin, end)
-  int lost[kChunkTokens], lost_count;               // keys whose V scale is not finite or below zero; it counts as zero
   alignas(64) float weight[kChunkTokens * kLanes];  // of one panel: scores, then weights; [key / T][lane]
   WeightRun runs[kChunkTokens / kRun];
   ValueRun v[kChunkTokens / kRun];
   alignas(64) int8_t copy[4][kBlock][kMaxIntegerDim];  // K of blocks that are not whole
   alignas(64) int8_t zeros[kMaxIntegerDim];
 
-  IntegerWork(const AttentionParams& p, const AttentionItem& item) : w(p, item, space) {}
+  using IntegerItem::IntegerItem;
 };
 
 // q in 16 bits, as columns of the panel's products.
 void PackQuery(const float* q, int dim, float score_scale, int row, QueryPanel* panel) {
-  Vec most{};
-  int c = 0;
-  for (; c + kLanes <= dim; c += kLanes) most = VecMax(Load(q + c), VecMax(-Load(q + c), most));
-  float top = MaxLanes(most);
-  for (; c < dim; ++c) top = __builtin_fabsf(q[c]) > top ? __builtin_fabsf(q[c]) : top;
-  const bool holds = Finite(q, dim) && (top == 0.0f || top >= kLeast);
-  if (!holds) panel->bad |= 1u << row;
-  const float q_scale = holds ? top / kPlanesTop : 0.0f, inverse = holds && top > 0.0f ? kPlanesTop / top : 0.0f;
+  const Rounding rounding = RoundingOf(q, dim, kPlanesTop);
+  if (!rounding.holds) panel->bad |= 1u << row;
   const int keys = panel->keys, rows = kLanes / keys;
-  for (int lane = row; lane < kLanes; lane += rows) panel->scale[lane] = q_scale * score_scale;
-  if (inverse == 0.0f) return;
+  for (int lane = row; lane < kLanes; lane += rows) panel->scale[lane] = rounding.scale * score_scale;
+  if (rounding.inverse == 0.0f) return;
   const int low_product = keys == 1 ? 1 : 0, low_column = keys == 1 ? row : rows + row;
   alignas(64) int32_t high[kMaxIntegerDim], low[kMaxIntegerDim];
-  for (c = 0; c < dim; ++c) {
-    const int32_t n = RoundToPlanes(q[c] * inverse);
+  for (int c = 0; c < dim; ++c) {
+    const int32_t n = RoundToPlanes(q[c] * rounding.inverse);
     high[c] = HighPlane(n);
     low[c] = LowPlane(n);
   }
-  for (c = 0; c < dim; c += 4) {
+  for (int c = 0; c < dim; c += 4) {
     const auto word = [c](const int32_t* n) { return BytesOf(n[c], n[c + 1], n[c + 2], n[c + 3]); };
     const int32_t high_word = word(high), low_word = word(low);
     auto& products = panel->codes[c / kSegment];
@@ -151,94 +123,6 @@ void PackQueries(IntegerWork& iw) {
       panel.seen_to = Min(panel.seen_to, range.end);
     }
     for (int r = 0; r < panel.rows; ++r) PackQuery(w.q + (panel.first_row + r) * dim, dim, w.p.scale, r, &panel);
-  }
-}
-
-// Pointers only: nothing of the cache is read. Later rows see from and up to later keys.
-void FindRows(const Work& w, int chunk_index, KeyTable* table) {
-  const int chunk_begin = chunk_index * kChunkTokens, head = w.item.kv_head;
-  const Range seen = {Max(VisibleRange(w, 0).begin, chunk_begin),
-                      Min(VisibleRange(w, w.rows - 1).end, chunk_begin + kChunkTokens)};
-  const Side &k = w.p.k, &v = w.p.v;
-  table->begin = seen.begin - chunk_begin;
-  table->end = Max(seen.begin, seen.end) - chunk_begin;
-  for (int position = seen.begin; position < seen.end;) {
-    const Place place = Locate(w, position);
-    const int stop = Min(seen.end, position + w.p.page_tokens - place.index);
-    const uint8_t* k_data = k.data + RowOffset(k.data_stride, place.page, head, place.index);
-    const uint8_t* v_data = v.data + RowOffset(v.data_stride, place.page, head, place.index);
-    const uint8_t* k_scale = k.scale + RowOffset(k.scale_stride, place.page, head, place.index);
-    const uint8_t* v_scale = v.scale + RowOffset(v.scale_stride, place.page, head, place.index);
-    for (int i = position - chunk_begin; i < stop - chunk_begin; ++i) {
-      table->k[i] = reinterpret_cast<const int8_t*>(k_data);
-      table->v[i] = reinterpret_cast<const int8_t*>(v_data);
-      table->k_scale[i] = k_scale;
-      table->v_scale[i] = v_scale;
-      k_data += k.data_stride[2];
-      v_data += v.data_stride[2];
-      k_scale += k.scale_stride[2];
-      v_scale += v.scale_stride[2];
-    }
-    position = stop;
-  }
-}
-
-// Asks for K or V, and scales, of `count` keys of the next chunk. Every stage of a chunk asks for a part, so that
-// memory is at work all the time: interleaving V and the scores for halves of K, the weights and their packing for
-// halves of V.
-OCTET_INLINE void Fetch(const KeyTable& table, const int8_t* const* rows, const uint8_t* const* scales, int key,
-                        int count, int dim) {
-  const int from = Max(key, table.begin), to = Min(key + count, table.end);
-  if (from >= to) return;
-  for (int i = from; i < to; ++i) {
-    for (int c = 0; c < dim; c += 64) __builtin_prefetch(rows[i] + c, 0, 2);
-  }
-  __builtin_prefetch(scales[from], 0, 2);
-}
-
-// A V scale that is not finite or below zero counts as zero here.
-OCTET_INLINE bool Good(float v_scale) { return v_scale >= 0.0f && v_scale < Infinity(); }
-
-// Scales of keys [i, i + 16) where they are f32 and lie side by side. False, and nothing done, where that is not so.
-OCTET_INLINE bool LoadScaleBlock(IntegerWork& iw, int i) {
-  const auto side_by_side = [i](const Side& side, const uint8_t* const* scale) {
-    bool all = !side.scale_bf16;
-    for (int j = 1; j < kBlock; ++j) all &= scale[i + j] == scale[i] + j * int64_t{sizeof(float)};
-    return all;
-  };
-  if (i + kBlock > iw.now->end || !side_by_side(iw.w.p.k, iw.now->k_scale) ||
-      !side_by_side(iw.w.p.v, iw.now->v_scale)) {
-    return false;
-  }
-  Vec k, v;  // at any address
-  __builtin_memcpy(&k, iw.now->k_scale[i], sizeof k);
-  __builtin_memcpy(&v, iw.now->v_scale[i], sizeof v);
-  if (_mm512_cmp_ps_mask(v, Vec{}, _CMP_GE_OQ) != 0xffff ||
-      _mm512_cmp_ps_mask(v, Splat(Infinity()), _CMP_LT_OQ) != 0xffff) {
-    return false;
-  }
-  Store(iw.k_scale + i, k);
-  Store(iw.v_scale + i, v);
-  return true;
-}
-
-// Scales of the chunk, and zeros for the rest of its runs: what they multiply has no weight.
-void LoadScales(IntegerWork& iw, int first, int last) {
-  const Side &k = iw.w.p.k, &v = iw.w.p.v;
-  iw.lost_count = 0;
-  for (int i = first; i < iw.now->begin; ++i) iw.k_scale[i] = iw.v_scale[i] = 0.0f;
-  for (int i = iw.now->end; i < last; ++i) iw.k_scale[i] = iw.v_scale[i] = 0.0f;
-  for (int i = iw.now->begin; i < iw.now->end;) {
-    if (LoadScaleBlock(iw, i)) {
-      i += kBlock;
-      continue;
-    }
-    for (const int stop = Min(i + kBlock, iw.now->end); i < stop; ++i) {
-      iw.k_scale[i] = LoadScale(iw.now->k_scale[i], k.scale_bf16);
-      const float scale = LoadScale(iw.now->v_scale[i], v.scale_bf16);
-      iw.v_scale[i] = Good(scale) ? scale : 0.0f;
-      if (!Good(scale)) iw.lost[iw.lost_count++] = i;
-    }
   }
 }
 
@@ -346,7 +230,7 @@ OCTET_INLINE Vec Scores(const IntegerWork& iw, const QueryPanel& panel, const Su
   if (plain) {
 #pragma GCC unroll 16
     for (int j = 0; j < kBlock / T; ++j) {
-      const Vec v = SumOfPlanes<T>(sums, j * T) * q_scale * spread(iw.k_scale + i, j) + offset;
+      const Vec v = SumOfPlanes<T>(sums, j * T) * q_scale * spread(iw.w.k_scale + i, j) + offset;
       Store(score + j * kLanes, v);
       top = VecMax(v, top);
     }
@@ -362,7 +246,7 @@ OCTET_INLINE Vec Scores(const IntegerWork& iw, const QueryPanel& panel, const Su
             at[lane] < chunk_begin + iw.now->end ? offsets.of[block][lane] : 0.0f;  // of keys behind there may be none
       }
     }
-    Vec v = SumOfPlanes<T>(sums, j * T) * q_scale * spread(iw.k_scale + i, j) + shift;
+    Vec v = SumOfPlanes<T>(sums, j * T) * q_scale * spread(iw.w.k_scale + i, j) + shift;
     if (p.softcap > 0.0f) v = p.softcap * Tanh(v / p.softcap);
     if (p.alibi != nullptr) v += Load(panel.slope) * ToFloat(at - LoadInt(panel.position));
     VecInt visible = (at >= LoadInt(panel.begin)) & (at < LoadInt(panel.end));
@@ -379,21 +263,6 @@ OCTET_INLINE Vec Scores(const IntegerWork& iw, const QueryPanel& panel, const Su
     top = VecMax(v, top);
   }
   return top;
-}
-
-// e^x for x <= 0 within 2^-22, far finer than a weight; 0 below -87.3, NaN for NaN. 2^f on [-1/2, 1/2] as the sum of
-// its Chebyshev series.
-OCTET_INLINE Vec ExpDown(Vec x) {
-  const Vec t = x * 1.44269504f;
-  const Vec n = _mm512_roundscale_ps(t, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const Vec f = t - n;
-  Vec p = Splat(1.340043216e-3f);
-  p = p * f + 9.676037098e-3f;
-  p = p * f + 5.550327214e-2f;
-  p = p * f + 2.402210736e-1f;
-  p = p * f + 6.931472067e-1f;
-  p = p * f + 1.000000075f;
-  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(t, Splat(-126.0f), _CMP_NLT_UQ), p, n);
 }
 
 // The largest of each row's T lanes, in all of them.
@@ -425,7 +294,7 @@ RowSums Weights(IntegerWork& iw, Vec top, int first, int last, bool fetch) {
       float* at = iw.weight + (i / T + j) * kLanes;
       const Vec e = ExpDown(Load(at) - shift);
       sum[j % kSums] += e;
-      const Vec weight = e * spread(iw.v_scale + i, j);
+      const Vec weight = e * spread(iw.w.v_scale + i, j);
       most = VecMax(weight, most);
       Store(at, weight);
     }
@@ -536,30 +405,6 @@ OCTET_INLINE void StoreValues(Work& w, const QueryPanel& panel, int tile, const 
   }
 }
 
-// Row `row` of the chunk in f32.
-void FloatRow(Work& w, int row, int chunk_index) {
-  AttentionItem item = w.item;
-  item.row_begin += row;
-  item.row_end = item.row_begin + 1;
-  WorkSpace<1> space;
-  Work one(w.p, item, space);
-  LoadQueries(one);
-  const bool any = Chunk(one, chunk_index);
-  w.top[row] = any ? one.top[0] : -Infinity();
-  w.sum[row] = any ? one.sum[0] : 0.0f;
-  if (any) __builtin_memcpy(w.chunk + row * w.v_dim, one.chunk, static_cast<size_t>(w.v_dim) * sizeof(float));
-}
-
-// Does a row of the panel see a V scale that is lost?
-bool SeesLostScale(const IntegerWork& iw, int row, int chunk_begin) {
-  const Range range = VisibleRange(iw.w, row);
-  for (int i = 0; i < iw.lost_count; ++i) {
-    const int position = chunk_begin + iw.lost[i];
-    if (position >= range.begin && position < range.end && Unmasked(iw.w, row, position)) return true;
-  }
-  return false;
-}
-
 template <typename Unit, int T>
 void PanelChunk(IntegerWork& iw, const QueryPanel& panel, int chunk_index) {
   Work& w = iw.w;
@@ -628,17 +473,8 @@ void PanelChunk(IntegerWork& iw, const QueryPanel& panel, int chunk_index) {
 
 template <typename Unit>
 bool IntegerChunk(IntegerWork& iw, int chunk_index) {
-  const KeyTable& now = iw.tables[chunk_index % 2];
-  KeyTable& next = iw.tables[(chunk_index + 1) % 2];
-  if (chunk_index + 1 < iw.w.item.chunk_end) {
-    FindRows(iw.w, chunk_index + 1, &next);
-  } else {
-    next.begin = next.end = 0;
-  }
-  iw.now = &now;
-  iw.next = &next;
-  if (now.begin >= now.end) return false;
-  const int run_begin = now.begin / kRun, run_end = (now.end + kRun - 1) / kRun;
+  if (!TurnTo(iw, chunk_index)) return false;
+  const int run_begin = iw.now->begin / kRun, run_end = (iw.now->end + kRun - 1) / kRun;
   LoadScales(iw, run_begin * kRun, run_end * kRun);
   for (int run = run_begin; run < run_end; ++run) InterleaveV(iw, run);
   for (int i = 0; i < iw.panels; ++i) {
@@ -661,11 +497,7 @@ void IntegerAttention(const AttentionParams& p, const AttentionItem& item) {
   iw.k_segments = (p.k.head_dim + kSegment - 1) / kSegment;
   iw.v_segments = (p.v.head_dim + kSegment - 1) / kSegment;
   iw.whole_blocks = p.page_tokens % kBlock == 0 && iw.w.kv_begin % kBlock == 0 && p.k.head_dim % kSegment == 0;
-  // Nobody has asked for the first chunk yet: its rows come while the queries are packed.
-  KeyTable& first = iw.tables[item.chunk_begin % 2];
-  FindRows(iw.w, item.chunk_begin, &first);
-  for (int i = 0; i < kChunkTokens; i += kBlock) Fetch(first, first.v, first.v_scale, i, kBlock, p.v.head_dim);
-  for (int i = 0; i < kChunkTokens; i += kBlock) Fetch(first, first.k, first.k_scale, i, kBlock, p.k.head_dim);
+  FetchFirst(iw);
   __builtin_memset(iw.zeros, 0, sizeof iw.zeros);
   __builtin_memset(iw.runs, 0, sizeof iw.runs);
   LoadQueries(iw.w);

@@ -156,8 +156,8 @@ struct KernelTable {
   void (*append)(const RowsParams&, int64_t begin, int64_t end);
   void (*gather)(const RowsParams&, int64_t begin, int64_t end);
   void (*attention)(const AttentionParams&, const AttentionItem&);
-  // The same in integers (attention_int8.h); null where the processor has no use of that. K and V are INT8 of at most
-  // kMaxIntegerDim channels with one symmetric scale per token, without extra K.
+  // The same in integers (attention_int8.h, attention_words.cc); null where the processor has no use of that. K and V
+  // are INT8 of at most kMaxIntegerDim channels with one symmetric scale per token, without extra K.
   void (*attention_int8)(const AttentionParams&, const AttentionItem&);
   // Merges partial rows [partial, partial + chunks) and writes the row's output and lse. Each with its own attention: a
   // row that was not split is merged there, and has to have the same bytes.
