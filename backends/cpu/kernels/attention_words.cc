@@ -34,6 +34,9 @@ struct WordsWork : IntegerItem {
   float w_scale[kMaxRows];  // of the weights of this chunk
   uint64_t bad = 0;         // rows whose q words cannot hold
   uint64_t lost_weights;    // rows whose weights of this chunk words cannot hold
+  float most[kMaxRows];     // the largest of them
+  int fetched, spent;       // rows of the next chunk asked for, K's then V's, and work done on this one
+  float rows_per_work;
   alignas(64) float top[kMaxRows][kLanes];
   alignas(64) int16_t q[kMaxRowFloats];  // [rows][k_dim], channels 1 and 2 of each four swapped
   alignas(64) int16_t weight[kMaxRows][kChunkTokens];
@@ -65,11 +68,32 @@ void PackQueries(WordsWork& ww) {
   }
 }
 
-// Part `part` of `parts` of the next chunk.
-OCTET_INLINE void FetchPart(const KeyTable& next, const int8_t* const* rows, const uint8_t* const* scales, int part,
-                            int parts, int dim) {
-  const int from = part * kChunkTokens / parts, to = (part + 1) * kChunkTokens / parts;
-  Fetch(next, rows, scales, from, to - from, dim);
+// Work in vector instructions, about: of packing 16 channels of a vector of keys of K or a vector of channels of four
+// keys of V, and of one row's weights of a vector of keys.
+constexpr int kPackWork = 20, kWeightWork = 30;
+
+// What a chunk of keys [first, last) will take.
+int WorkOf(const WordsWork& ww, int first, int last) {
+  const int v_tiles = (ww.w.p.v.head_dim + kTileWidth - 1) / kTileWidth, vectors = (last - first) / kLanes;
+  const int k_work = vectors * (ww.k_dim / 16 * kPackWork + ww.w.rows * ww.k_dim / 2);
+  const int v_work = v_tiles * (last - first) / 4 * (kPackWork + ww.w.rows * 2 * kTileVectors);
+  return k_work + v_work + vectors * ww.w.rows * kWeightWork;
+}
+
+// Asks for as much of the next chunk as has been done of this one, so that memory is at work all the time.
+OCTET_INLINE void Spend(WordsWork& ww, int work) {
+  ww.spent += work;
+  const int target = static_cast<int>(static_cast<float>(ww.spent) * ww.rows_per_work);
+  const KeyTable& next = *ww.next;
+  const AttentionParams& p = ww.w.p;
+  if (ww.fetched < Min(target, kChunkTokens)) {
+    Fetch(next, next.k, next.k_scale, ww.fetched, Min(target, kChunkTokens) - ww.fetched, p.k.head_dim);
+    ww.fetched = Min(target, kChunkTokens);
+  }
+  if (ww.fetched < target) {
+    Fetch(next, next.v, next.v_scale, ww.fetched - kChunkTokens, target - ww.fetched, p.v.head_dim);
+    ww.fetched = target;
+  }
 }
 
 // K of keys [at, at + kTileWidth) of the chunk: step 8 p + 2 j holds channels 16 p + 4 j and the second behind, the
@@ -77,7 +101,7 @@ OCTET_INLINE void FetchPart(const KeyTable& next, const int8_t* const* rows, con
 void PackKeys(WordsWork& ww, int at) {
   const int dim = ww.w.p.k.head_dim;
   for (int n = 0; n < kTileVectors; ++n) {
-    FetchPart(*ww.next, ww.next->k, ww.next->k_scale, at / kLanes + n, kChunkTokens / kLanes, dim);
+    Spend(ww, ww.k_dim / 16 * kPackWork);
     const int8_t* const* rows = ww.now->k + at + n * kLanes;
     for (int c = 0; c < dim; c += 16) {
       const bool half = c + 16 > dim;
@@ -99,8 +123,6 @@ void PackKeys(WordsWork& ww, int at) {
 // PackWords leaves weights. Lane 4 a + b of vector n is channel 16 a + 4 n + b.
 void PackValues(WordsWork& ww, int channel, int first, int last) {
   const int dim = ww.w.p.v.head_dim, left = Min(dim - channel, kTileWidth);
-  const int segments = (dim + kTileWidth - 1) / kTileWidth, segment = channel / kTileWidth;
-  constexpr int kParts = kChunkTokens / kPackKeys;
   const auto load = [&](const int8_t* row) {
 #if OCTET_CPU_LANES == 16
     const __mmask64 mask = left == kTileWidth ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
@@ -114,7 +136,7 @@ void PackValues(WordsWork& ww, int channel, int first, int last) {
   };
   auto* step = ww.tile;
   for (int at = first; at < last; at += kPackKeys) {
-    FetchPart(*ww.next, ww.next->v, ww.next->v_scale, at / kPackKeys + segment * kParts, kParts * segments, dim);
+    Spend(ww, kPackKeys / 4 * kPackWork);
     for (int four = 0; four < kPackKeys / 4; ++four, step += 2) {
       const int8_t* const* rows = ww.now->v + at + four % 2 * kLanes + four / 2 * 4;
       const Bits r0 = load(rows[0]), r1 = load(rows[1]), r2 = load(rows[2]), r3 = load(rows[3]);
@@ -190,6 +212,7 @@ OCTET_INLINE void MultiplyRows(WordsWork& ww, const int16_t* words, int stride, 
     }
     use(row, rows);
     row += rows;
+    Spend(ww, rows * steps * kTileVectors);
   }
 }
 
@@ -214,48 +237,64 @@ void Scores(WordsWork& ww, int first, int last) {
   }
 }
 
-// Scores of one row become weights.
-void Weights(WordsWork& ww, int row, int chunk_begin, int first, int last) {
+// What comes to one row's scores after their scales, where something does.
+void EndRow(WordsWork& ww, int row, int chunk_begin, int first, int last) {
   Work& w = ww.w;
   const AttentionParams& p = w.p;
-  float* s = w.score + row * kChunkTokens;
-  Vec top = Load(ww.top[row]);
   const Range range = VisibleRange(w, row);
   const bool plain = range.begin <= chunk_begin + first && range.end >= chunk_begin + last && p.softcap <= 0.0f &&
                      p.alibi == nullptr && p.mask == nullptr && p.offset.data == nullptr;
-  if (!plain) {
-    const int begin = chunk_begin + ww.now->begin, end = chunk_begin + ww.now->end;
-    if (p.offset.data != nullptr) OffsetScores(w, row, chunk_begin, begin, end);
-    const ScoreEnd score_end(w, row, chunk_begin, begin, end);
-    top = Splat(-Infinity());
-    for (int i = first; i < last; i += kLanes) {
-      Vec v = Load(s + i);
-      if (p.offset.data != nullptr) v += Load(w.offset + i) * p.scale;
-      v = EndScores(score_end, v, i);
-      Store(s + i, v);
-      top = VecMax(v, top);
-    }
-  }
-  w.top[row] = MaxLanes(top);
-  const Vec shift = Splat(w.top[row] == -Infinity() ? 0.0f : w.top[row]);
-  Vec sum{}, lanes{};
+  if (plain) return;
+  const int begin = chunk_begin + ww.now->begin, end = chunk_begin + ww.now->end;
+  if (p.offset.data != nullptr) OffsetScores(w, row, chunk_begin, begin, end);
+  const ScoreEnd score_end(w, row, chunk_begin, begin, end);
+  float* s = w.score + row * kChunkTokens;
+  Vec top = Splat(-Infinity());
   for (int i = first; i < last; i += kLanes) {
-    const Vec e = ExpDown(Load(s + i) - shift);
-    sum += e;
-    const Vec weight = e * Load(w.v_scale + i);
-    lanes = VecMax(weight, lanes);
-    Store(s + i, weight);
+    Vec v = Load(s + i);
+    if (p.offset.data != nullptr) v += Load(w.offset + i) * p.scale;
+    v = EndScores(score_end, v, i);
+    Store(s + i, v);
+    top = VecMax(v, top);
   }
-  w.sum[row] = SumLanes(sum);
-  const float most = MaxLanes(lanes);
-  const bool usable = most >= kLeast && most < Infinity();
-  ww.w_scale[row] = usable ? most / kWordTop : 0.0f;
-  const float inverse = usable ? kWordTop / most : 0.0f;
-  for (int i = first; i < last; i += kPackKeys) {
-    StoreBits(ww.weight[row] + i, PackWords(Round(Load(s + i) * inverse), Round(Load(s + i + kLanes) * inverse)));
+  Store(ww.top[row], top);
+}
+
+// Scores become weights. By stages over all rows: a row's steps across lanes then have other rows' work to hide in.
+void Weights(WordsWork& ww, int chunk_begin, int first, int last) {
+  Work& w = ww.w;
+  for (int r = 0; r < w.rows; ++r) {
+    EndRow(ww, r, chunk_begin, first, last);
+    w.top[r] = MaxLanes(Load(ww.top[r]));
   }
-  const bool holds = w.sum[row] < Infinity() && (most == 0.0f || usable) && (ww.bad >> row & 1) == 0;
-  if (!holds || SeesLostScale(ww, row, chunk_begin)) ww.lost_weights |= uint64_t{1} << row;
+  for (int r = 0; r < w.rows; ++r) {
+    float* s = w.score + r * kChunkTokens;
+    const Vec shift = Splat(w.top[r] == -Infinity() ? 0.0f : w.top[r]);
+    Vec sum{}, most{};
+    for (int i = first; i < last; i += kLanes) {
+      const Vec e = ExpDown(Load(s + i) - shift);
+      sum += e;
+      const Vec weight = e * Load(w.v_scale + i);
+      most = VecMax(weight, most);
+      Store(s + i, weight);
+    }
+    w.sum[r] = SumLanes(sum);
+    ww.most[r] = MaxLanes(most);
+    Spend(ww, (last - first) / kLanes * kWeightWork);
+  }
+  ww.lost_weights = 0;
+  for (int r = 0; r < w.rows; ++r) {
+    const float* s = w.score + r * kChunkTokens;
+    const float most = ww.most[r];
+    const bool usable = most >= kLeast && most < Infinity();
+    ww.w_scale[r] = usable ? most / kWordTop : 0.0f;
+    const float inverse = usable ? kWordTop / most : 0.0f;
+    for (int i = first; i < last; i += kPackKeys) {
+      StoreBits(ww.weight[r] + i, PackWords(Round(Load(s + i) * inverse), Round(Load(s + i + kLanes) * inverse)));
+    }
+    const bool holds = w.sum[r] < Infinity() && (most == 0.0f || usable) && (ww.bad >> r & 1) == 0;
+    if (!holds || SeesLostScale(ww, r, chunk_begin)) ww.lost_weights |= uint64_t{1} << r;
+  }
 }
 
 // Sums of the channels of one tile into the chunk's output.
@@ -282,10 +321,10 @@ bool WordsChunk(WordsWork& ww, int chunk_index) {
   LoadScales(ww, first, last);
   for (int i = first; i < now.begin; ++i) now.k[i] = now.v[i] = ww.zeros;
   for (int i = now.end; i < last; ++i) now.k[i] = now.v[i] = ww.zeros;
+  ww.fetched = ww.spent = 0;
+  ww.rows_per_work = 2.0f * kChunkTokens / static_cast<float>(WorkOf(ww, first, last));
   Scores(ww, first, last);
-  ww.lost_weights = 0;
-  const int chunk_begin = chunk_index * kChunkTokens;
-  for (int r = 0; r < w.rows; ++r) Weights(ww, r, chunk_begin, first, last);
+  Weights(ww, chunk_index * kChunkTokens, first, last);
   for (int channel = 0; channel < w.p.v.head_dim; channel += kTileWidth) {
     PackValues(ww, channel, first, last);
     MultiplyRows(ww, ww.weight[0] + first, kChunkTokens, (last - first) / 2,
