@@ -21,7 +21,7 @@ void Attention(const AttentionParams& p, const AttentionItem& item) {
   WorkSpace<kMaxRows> space;
   Work w(p, item, space);
   LoadQueries(w);
-  RunItem(w, [&w](int c) { return Chunk(w, c); });
+  RunItem(w, [&w](int c) { return Chunk<kMaxRows>(w, c); });
 }
 
 }  // namespace

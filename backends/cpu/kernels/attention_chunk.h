@@ -360,7 +360,8 @@ void Finish(const AttentionParams& p, float* out, float top, float sum, int64_t 
   }
 }
 
-// One chunk for all rows: w.chunk, w.top, w.sum. False when no row sees a key in it.
+// One chunk for all rows, up to `Rows`: w.chunk, w.top, w.sum. False when no row sees a key in it.
+template <int Rows>
 bool Chunk(Work& w, int chunk_index) {
   const AttentionParams& p = w.p;
   const int chunk_begin = chunk_index * kChunkTokens;
@@ -373,6 +374,13 @@ bool Chunk(Work& w, int chunk_index) {
   begin = Max(begin, chunk_begin);
   end = Min(end, chunk_begin + kChunkTokens);
   if (begin >= end) return false;
+  const auto multiply = [&](const GemmArgs& args, int tiles, Sum mode) {
+    if constexpr (Rows == 1) {
+      GemmRow(args, tiles, mode);
+    } else {
+      Gemm(args, w.rows, tiles, mode);
+    }
+  };
   const int k_step = Max(p.k.head_dim, p.k_extra.head_dim) <= kStepDim ? kStep : kWideStep;
   const int v_step = w.v_dim <= kStepDim ? kStep : kWideStep;
   // Steps start at multiples of their length within the chunk, whatever the first visible key.
@@ -394,7 +402,7 @@ bool Chunk(Work& w, int chunk_index) {
       ExpandK(w, side, chunk_begin, at + lead, begin, to);
       args.k = side.head_dim;
       for (int t = 0; t < tiles; ++t) args.w[t] = w.tile + t * side.head_dim * kTileRows;
-      Gemm(args, w.rows, tiles, mode);
+      multiply(args, tiles, mode);
       args.x += side.head_dim;
     };
     add(p.k, Sum::kStore);
@@ -417,7 +425,7 @@ bool Chunk(Work& w, int chunk_index) {
       const int tiles = Min(4, (w.v_dim - d) / kTileRows);
       for (int t = 0; t < tiles; ++t) args.w[t] = w.tile + d + t * kTileRows;
       args.out = w.chunk + d;
-      Gemm(args, w.rows, tiles, Sum::kAdd);
+      multiply(args, tiles, Sum::kAdd);
     }
   }
   return true;

@@ -208,7 +208,7 @@ void FloatRow(Work& w, int row, int chunk_index) {
   WorkSpace<1> space;
   Work one(w.p, item, space);
   LoadQueries(one);
-  const bool any = Chunk(one, chunk_index);
+  const bool any = Chunk<1>(one, chunk_index);
   w.top[row] = any ? one.top[0] : -Infinity();
   w.sum[row] = any ? one.sum[0] : 0.0f;
   if (any) __builtin_memcpy(w.chunk + row * w.v_dim, one.chunk, static_cast<size_t>(w.v_dim) * sizeof(float));

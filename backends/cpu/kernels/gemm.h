@@ -99,7 +99,7 @@ static void GemmRows(GemmArgs a, int64_t m, Sum mode) {
 }
 
 // m rows of x against `tiles` (1..4) tiles.
-static void Gemm(const GemmArgs& args, int64_t m, int tiles, Sum mode) {
+static inline void Gemm(const GemmArgs& args, int64_t m, int tiles, Sum mode) {
   GemmArgs a = args;
   if (m == 1 && tiles == 4) return GemmTile<1, 4>(a, mode);
   if (m == 2 && tiles == 4 && kLanes == 16) return GemmTile<2, 4>(a, mode);
@@ -113,6 +113,16 @@ static void Gemm(const GemmArgs& args, int64_t m, int tiles, Sum mode) {
     a.out += step * kTileRows;
     tiles -= step;
     for (int t = 0; t < tiles; ++t) a.w[t] = a.w[t + step];
+  }
+}
+
+// One row, by few instances of the loop.
+static inline void GemmRow(const GemmArgs& args, int tiles, Sum mode) {
+  if (tiles == 4) return GemmTile<1, 4>(args, mode);
+  GemmArgs a = args;
+  for (int t = 0; t < tiles; ++t, a.out += kTileRows) {
+    a.w[0] = args.w[t];
+    GemmTile<1, 1>(a, mode);
   }
 }
 
