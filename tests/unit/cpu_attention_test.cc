@@ -383,6 +383,8 @@ std::vector<Case> Cases() {
   cases.push_back({.name = "not_causal", .k = {}, .v = {}, .page_tokens = 1, .causal = false, .softcap = 2.0f});
   cases.push_back(
       {.name = "mask", .k = {}, .v = {}, .window = 100, .mask = true, .requests = {{7, 20}, {1, 1}, {5, 400}}});
+  // Chunks that end where a tile of keys does.
+  cases.push_back({.name = "mask of whole tiles", .k = {}, .v = {}, .mask = true, .requests = {{7, 320}, {5, 512}}});
   cases.push_back({.name = "extras", .k = {}, .v = {}, .q_heads = 14, .alibi = true, .sinks = true, .softcap = 30.0f});
   cases.push_back({.name = "wide",
                    .k = {.dim = 576, .rotation = 64},
