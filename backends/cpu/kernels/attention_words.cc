@@ -31,10 +31,10 @@ typedef int32_t WordTile[kSteps][kTileVectors][kLanes];  // pairs of words
 struct WordsWork : IntegerItem {
   int k_dim;                // padded to 16
   float factor[kMaxRows];   // of q, times the scale of scores
-  float w_scale[kMaxRows];  // of the weights of this chunk
+  float most[kMaxRows];     // the largest weight of this chunk
+  float w_scale[kMaxRows];  // of the weights
   uint64_t bad = 0;         // rows whose q words cannot hold
   uint64_t lost_weights;    // rows whose weights of this chunk words cannot hold
-  float most[kMaxRows];     // the largest of them
   int fetched, spent;       // rows of the next chunk asked for, K's then V's, and work done on this one
   float rows_per_work;
   alignas(64) float top[kMaxRows][kLanes];
@@ -322,7 +322,7 @@ bool WordsChunk(WordsWork& ww, int chunk_index) {
   for (int i = first; i < now.begin; ++i) now.k[i] = now.v[i] = ww.zeros;
   for (int i = now.end; i < last; ++i) now.k[i] = now.v[i] = ww.zeros;
   ww.fetched = ww.spent = 0;
-  ww.rows_per_work = 2.0f * kChunkTokens / static_cast<float>(WorkOf(ww, first, last));
+  ww.rows_per_work = (2 * kChunkTokens + 0.5f) / static_cast<float>(WorkOf(ww, first, last));
   Scores(ww, first, last);
   Weights(ww, chunk_index * kChunkTokens, first, last);
   for (int channel = 0; channel < w.p.v.head_dim; channel += kTileWidth) {
