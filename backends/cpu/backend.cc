@@ -1,7 +1,7 @@
 // The CPU backend: one device, host memory, kernels for the best instruction set of the processor.
 //
-// Options of open: isa=v2|v3|v4 (portable elsewhere). Environment: OCTET_CPU_ISA the same, OCTET_VERBOSE=dispatch logs
-// which instruction set was chosen and why others were not. See abi.h for the contract.
+// Options of open: isa=v2|v3|avxvnni|v4|vnni|amx (portable elsewhere). Environment: OCTET_CPU_ISA the same,
+// OCTET_VERBOSE=dispatch logs which instruction set was chosen and why others were not. See abi.h for the contract.
 #include <memory>
 #include <string>
 #include <string_view>

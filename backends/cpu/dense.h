@@ -1,6 +1,5 @@
-// The dense part of a transformer on the CPU: arithmetic in f32 (products in bf16 where a weight is fast, the
-// processor has AMX and there are more than a few tokens), activations in f32, f16 or bf16, weights in their stored
-// bits.
+// The dense part of a transformer on the CPU: arithmetic in f32 (where a weight is fast, products in integers for a few
+// tokens and, with AMX, in bf16 for more), activations in f32, f16 or bf16, weights in their stored bits.
 #ifndef OCTET_BACKENDS_CPU_DENSE_H_
 #define OCTET_BACKENDS_CPU_DENSE_H_
 

@@ -323,6 +323,7 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
     int8 = reinterpret_cast<uint8_t*>(packed + PackedStride(w.columns) * tokens);
     p.x_int8 = int8;
     p.x_int8_stride = Int8Stride(w.columns);
+    p.sum_tile = kernels.sum_tile;
   }
   // Integer products do not read x again, but for tiles of floats, and those of a few tokens read it where it lies.
   const bool pack =

@@ -27,25 +27,22 @@ namespace octet_cpu {
   }
 #if defined(OCTET_CPU_X86)
 OCTET_DECLARE_KERNELS(v4)
+OCTET_DECLARE_KERNELS(v3)
+OCTET_DECLARE_KERNELS(v2)
+#define OCTET_DECLARE_INTEGER_KERNELS(isa) \
+  namespace isa {                          \
+  void FillAttentionWords(KernelTable*);   \
+  void FillLinearInt8(KernelTable*);       \
+  }
+OCTET_DECLARE_INTEGER_KERNELS(vnni)
+OCTET_DECLARE_INTEGER_KERNELS(v4)
+OCTET_DECLARE_INTEGER_KERNELS(avxvnni)
+OCTET_DECLARE_INTEGER_KERNELS(v3)
+#undef OCTET_DECLARE_INTEGER_KERNELS
 namespace amx {
 void FillLinearAmx(KernelTable*);
 void FillAttentionAmx(KernelTable*);
 }  // namespace amx
-namespace vnni {
-void FillLinearVnni(KernelTable*);
-void FillAttentionWords(KernelTable*);
-}  // namespace vnni
-namespace v4 {
-void FillAttentionWords(KernelTable*);
-}
-namespace avxvnni {
-void FillAttentionWords(KernelTable*);
-}
-namespace v3 {
-void FillAttentionWords(KernelTable*);
-}
-OCTET_DECLARE_KERNELS(v3)
-OCTET_DECLARE_KERNELS(v2)
 #else
 OCTET_DECLARE_KERNELS(portable)
 #endif
@@ -62,6 +59,7 @@ struct Entry {
 };
 
 #define OCTET_KERNELS(isa) isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillElementwise
+#define OCTET_INTEGER_KERNELS(isa) isa::FillAttentionWords, isa::FillLinearInt8
 #if defined(OCTET_CPU_X86)
 // clang knows the levels by name from version 18 on.
 #if defined(__clang__) && __clang_major__ < 18
@@ -129,11 +127,11 @@ constexpr Entry kEntries[] = {
      "x86-64-v4+amx",
      16,
      RefuseAmx,
-     {OCTET_KERNELS(v4), vnni::FillLinearVnni, amx::FillLinearAmx, amx::FillAttentionAmx}},
-    {"vnni", "x86-64-v4+vnni", 16, RefuseVnni, {OCTET_KERNELS(v4), vnni::FillLinearVnni, vnni::FillAttentionWords}},
-    {"v4", "x86-64-v4", 16, RefuseV4, {OCTET_KERNELS(v4), v4::FillAttentionWords}},
-    {"avxvnni", "x86-64-v3+avxvnni", 8, RefuseAvxVnni, {OCTET_KERNELS(v3), avxvnni::FillAttentionWords}},
-    {"v3", "x86-64-v3", 8, RefuseV3, {OCTET_KERNELS(v3), v3::FillAttentionWords}},
+     {OCTET_KERNELS(v4), vnni::FillLinearInt8, amx::FillLinearAmx, amx::FillAttentionAmx}},
+    {"vnni", "x86-64-v4+vnni", 16, RefuseVnni, {OCTET_KERNELS(v4), OCTET_INTEGER_KERNELS(vnni)}},
+    {"v4", "x86-64-v4", 16, RefuseV4, {OCTET_KERNELS(v4), OCTET_INTEGER_KERNELS(v4)}},
+    {"avxvnni", "x86-64-v3+avxvnni", 8, RefuseAvxVnni, {OCTET_KERNELS(v3), OCTET_INTEGER_KERNELS(avxvnni)}},
+    {"v3", "x86-64-v3", 8, RefuseV3, {OCTET_KERNELS(v3), OCTET_INTEGER_KERNELS(v3)}},
     {"v2", "x86-64-v2", 4, RefuseV2, {OCTET_KERNELS(v2)}},
 };
 #else
@@ -141,6 +139,7 @@ const char* Never() { return nullptr; }
 constexpr Entry kEntries[] = {{"portable", "portable", 4, Never, {OCTET_KERNELS(portable)}}};
 #endif
 #undef OCTET_KERNELS
+#undef OCTET_INTEGER_KERNELS
 
 // Filling runs code that was compiled for the instruction set: only after refuse() had nothing to say.
 const KernelTable* TableOf(const Entry& entry) {

@@ -35,6 +35,20 @@ uint64_t Squeeze(uint64_t x) {
   return (x | x >> 4 * (8 - Bits)) & ones(8 * Bits);
 }
 
+// Bits whose positions have bit i set change places with those that have bit j > i set instead.
+template <int I, int J>
+uint32_t SwapPositions(uint32_t x) {
+  uint32_t below = 0;  // positions with bit I and without J
+  for (int at = 0; at < 32; ++at) below |= (at >> I & ~at >> J & 1) != 0 ? uint32_t{1} << at : 0;
+  constexpr int kShift = (1 << J) - (1 << I);
+  const uint32_t moved = (x >> kShift ^ x) & below;
+  return x ^ moved ^ moved << kShift;
+}
+
+// From the order of columns to that of the tile: fifth bits of 32 columns, and two bits each of 16.
+uint32_t FifthBits(uint32_t x) { return SwapPositions<2, 4>(SwapPositions<1, 3>(x)); }
+uint32_t UpperBits(uint32_t x) { return SwapPositions<2, 3>(SwapPositions<3, 4>(x)); }
+
 // d, and the min above it where the format has one.
 void PutScale(const TileFormat& f, const uint8_t* d, const uint8_t* m, int row, uint8_t* out) {
   if (f.m < 0) {
@@ -54,7 +68,7 @@ void PackBlock32(int32_t type, const uint8_t* in, int row, const TileFormat& f, 
   PutScale(f, in, in + 2, row, out);
   in += f.m < 0 ? 2 : 4;
   if (f.high >= 0) {
-    Words(out + f.high, row).Set(0, octet::LoadU32(in));
+    Words(out + f.high, row).Set(0, FifthBits(octet::LoadU32(in)));
     in += 4;
   }
   const Words codes(out + f.codes, row);
@@ -92,7 +106,7 @@ void PackQ45K(int32_t type, const uint8_t* in, int row, const TileFormat& f, uin
     if (type == OCTET_Q5_K) {
       uint64_t fifth = 0;
       for (int i = 0; i < 4; ++i) fifth |= Squeeze<1>(LoadU64(high + 8 * i) >> j) << (8 * i);
-      Words(out + f.high + j * 64, row).Set(0, fifth);
+      Words(out + f.high + j * 64, row).Set(0, FifthBits(static_cast<uint32_t>(fifth)));
     }
   }
   for (int i = 0; i < 2; ++i) {
@@ -109,7 +123,7 @@ void PackQ6K(const uint8_t* in, int row, const TileFormat& f, uint8_t* out) {
     const uint8_t* high = in + 128 + 32 * (j / 4);
     for (int i = 0; i < 2; ++i) {
       const auto pairs = [&](int k) { return Squeeze<2>(LoadU64(high + 16 * i + 8 * k) >> (j % 4 * 2)); };
-      Words(out + f.high + j * 128, row).Set(i, pairs(0) | pairs(1) << 16);
+      Words(out + f.high + j * 128, row).Set(i, UpperBits(static_cast<uint32_t>(pairs(0) | pairs(1) << 16)));
     }
   }
 }

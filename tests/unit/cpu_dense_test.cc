@@ -21,8 +21,8 @@ using testing::Rig;
 constexpr DType kTypes[] = {DType::kF32,  DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
                             DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
-// Random bits with scales of ordinary size.
-std::vector<uint8_t> RandomRows(DType type, int64_t rows, int64_t columns, uint32_t seed) {
+// Random bits with scales of ordinary size; the codes of a row all the same, at the ends of their range, where extreme.
+std::vector<uint8_t> RandomRows(DType type, int64_t rows, int64_t columns, uint32_t seed, bool extreme = false) {
   std::mt19937 random(seed);
   const GgufBlock block = GgufBlockOf(type);
   const int64_t row_bytes = GgufRowBytes(type, columns);
@@ -58,6 +58,17 @@ std::vector<uint8_t> RandomRows(DType type, int64_t rows, int64_t columns, uint3
       default:
         half(0);
     }
+    if (!extreme) continue;
+    // Bytes from the first of the codes on; those of Q6_K are followed by its scales.
+    const size_t begin = type == DType::kQ6_K                           ? 0
+                         : type == DType::kQ4_K || type == DType::kQ5_K ? 16
+                         : type == DType::kQ4_1 || type == DType::kQ5_1 ? 4
+                                                                        : 2;
+    const size_t end = type == DType::kQ6_K ? 192 : static_cast<size_t>(block.bytes);
+    constexpr uint8_t kCodes[] = {0x80, 0xff, 0x7f, 0x00};
+    const uint8_t code = kCodes[at / static_cast<size_t>(row_bytes) % 4];
+    std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(at + begin),
+              bytes.begin() + static_cast<std::ptrdiff_t>(at + end), code);
   }
   return bytes;
 }
@@ -65,11 +76,12 @@ std::vector<uint8_t> RandomRows(DType type, int64_t rows, int64_t columns, uint3
 struct Part {
   DType type;
   int64_t rows;
-  bool scaled = false;
+  bool scaled = false, extreme = false;
 };
 
 struct Matrix {
-  Matrix(Rig& rig_in, std::vector<Part> parts_in, int64_t columns_in, int max_tokens, bool exact = true)
+  Matrix(Rig& rig_in, std::vector<Part> parts_in, int64_t columns_in, int max_tokens, bool exact = true,
+         int32_t x_type = OCTET_F32)
       : rig(rig_in), parts(std::move(parts_in)), columns(columns_in) {
     desc.struct_size = sizeof desc;
     desc.num_parts = static_cast<int32_t>(parts.size());
@@ -77,12 +89,13 @@ struct Matrix {
     desc.use = OCTET_WEIGHT_LINEAR | OCTET_WEIGHT_EMBED;
     if (exact) desc.use |= OCTET_WEIGHT_EXACT;
     desc.max_tokens = max_tokens;
-    desc.x_type = desc.y_type = OCTET_F32;
+    desc.x_type = x_type;
+    desc.y_type = OCTET_F32;
     stored.resize(parts.size());
     scales.resize(parts.size());
     c_parts.resize(parts.size());
     for (size_t i = 0; i < parts.size(); ++i) {
-      stored[i] = RandomRows(parts[i].type, parts[i].rows, columns, static_cast<uint32_t>(i + 1));
+      stored[i] = RandomRows(parts[i].type, parts[i].rows, columns, static_cast<uint32_t>(i + 1), parts[i].extreme);
       c_parts[i].struct_size = sizeof(octet_weight_part);
       c_parts[i].dtype = static_cast<octet_dtype>(parts[i].type);
       c_parts[i].rows = parts[i].rows;
@@ -108,7 +121,7 @@ struct Matrix {
     support.struct_size = sizeof support;
     Error error;
     EXPECT_EQ(rig.table->dense->supports_weight(rig.device, &desc, &support, &error), OCTET_OK) << error.message;
-    EXPECT_EQ(support.level, 2) << support.reason;
+    EXPECT_EQ(support.level, x_type == OCTET_F32 ? 2 : 1) << support.reason;
     EXPECT_EQ(rig.table->dense->prepare_weight(rig.stream, &desc, &weight, &error), OCTET_OK) << error.message;
     for (auto& bytes : stored) bytes.assign(bytes.size(), 0xff);  // the backend keeps its own copy
   }
@@ -183,7 +196,7 @@ void ExpectSameRowsAlone(Matrix& m, const octet_tensor& x, const std::vector<flo
 }
 
 TEST(CpuDenseTest, LinearOfEveryTypeMatchesDoubleAndDoesNotDependOnTheOtherTokens) {
-  for (const char* isa : {"isa=v2", "isa=v3", "isa=v4", "isa=vnni", "isa=amx"}) {
+  for (const char* isa : {"isa=v2", "isa=v3", "isa=avxvnni", "isa=v4", "isa=vnni", "isa=amx"}) {
     const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), nullptr);
     octet_device* probe = nullptr;
     if (table->device->open(0, isa, &probe, nullptr) != OCTET_OK) continue;
@@ -231,18 +244,28 @@ TEST(CpuDenseTest, LongPromptsStayNearAndDoNotDependOnTheOtherTokens) {
   ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, x, y, 0x1p-7));
 }
 
-// Up to eight tokens of fast weights are rounded to 16 bits by block of 32 where there are kernels for integers.
-TEST(CpuDenseTest, FewTokensInIntegersAreNearDoubleAndAlone) {
-  for (const char* isa : {"isa=vnni", "isa=amx"}) {
-    const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), nullptr);
+// The kernels of this processor that multiply codes as integers.
+std::vector<std::string> IntegerKernels() {
+  std::vector<std::string> kernels;
+  const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), nullptr);
+  for (const char* isa : {"isa=v3", "isa=avxvnni", "isa=v4", "isa=vnni", "isa=amx"}) {
     octet_device* probe = nullptr;
     if (table->device->open(0, isa, &probe, nullptr) != OCTET_OK) continue;
     table->device->close(probe);
-    for (DType type : kTypes) {
-      if (GgufBlockOf(type).elements == 1) continue;
-      SCOPED_TRACE(std::string(isa) + " " + DTypeName(type));
-      constexpr int64_t kColumns = 512;
-      Rig rig(2, isa);
+    kernels.emplace_back(isa);
+  }
+  return kernels;
+}
+
+// Up to eight tokens of fast weights are rounded to 16 bits by block of 32 where there are kernels for integers.
+TEST(CpuDenseTest, FewTokensInIntegersAreNearDoubleAndAlone) {
+  for (DType type : kTypes) {
+    if (GgufBlockOf(type).elements == 1) continue;
+    std::vector<float> first;
+    for (const std::string& isa : IntegerKernels()) {
+      SCOPED_TRACE(isa + " " + DTypeName(type));
+      constexpr int64_t kColumns = 768;
+      Rig rig(2, isa.c_str());
       Matrix m(rig, {{type, 45}, {DType::kBF16, 20}, {type, 40, true}}, kColumns, 8, false);
       EXPECT_THAT(m.support.kernel, ::testing::StartsWith("linear int8"));
       std::vector<float> x = RandomFloats(8 * kColumns, 10);
@@ -252,7 +275,10 @@ TEST(CpuDenseTest, FewTokensInIntegersAreNearDoubleAndAlone) {
       const octet_tensor all = rig.Put(x, {8, kColumns});
       const std::vector<float> y = m.Linear(all);
       ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, x, y, 1.02 / 65024, 32));
-      ExpectSameRowsAlone(m, all, y, {1, 2, 3, 4, 5, 7});
+      if (first.empty()) first = y;
+      EXPECT_EQ(std::memcmp(first.data(), y.data(), y.size() * sizeof(float)), 0)
+          << "other bytes than the first kernel";
+      ExpectSameRowsAlone(m, all, y, {1, 2, 3, 4, 5, 6, 7});
       for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
         std::vector<float> hostile = x;
         hostile[7 * kColumns + 100] = bad;
@@ -261,6 +287,56 @@ TEST(CpuDenseTest, FewTokensInIntegersAreNearDoubleAndAlone) {
         EXPECT_EQ(std::memcmp(got.data(), y.data(), before * sizeof(float)), 0);
         for (size_t i = before; i < got.size(); ++i) ASSERT_FALSE(std::isfinite(got[i])) << i - before;
       }
+    }
+  }
+}
+
+// Where sums of products could pass 16 bits: every code of a row the same, at an end of its range or beside it, and x
+// of the largest numbers that each plane holds, of one sign and of both.
+TEST(CpuDenseTest, IntegersHoldCodesAndXAtTheirExtremes) {
+  constexpr int64_t kColumns = 512;
+  constexpr float kTop = 1.0f, kLow = 32384.0f / 32512.0f;  // 127 and 0, 127 and -128 in planes of 8 bits
+  std::vector<float> x(8 * kColumns);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t token = i / kColumns, column = i % kColumns;
+    const float size = column % 32 == 0 || token % 2 == 0 ? kTop : kLow;
+    const bool negative =
+        token / 2 == 1 || (token / 2 == 2 && column % 2 == 1) || (token / 2 == 3 && column / 2 % 2 == 1);
+    x[i] = negative ? -size : size;
+  }
+  for (DType type : kTypes) {
+    if (GgufBlockOf(type).elements == 1) continue;
+    for (const std::string& isa : IntegerKernels()) {
+      SCOPED_TRACE(isa + " " + DTypeName(type));
+      Rig rig(1, isa.c_str());
+      Matrix m(rig, {{type, 32, false, true}}, kColumns, 8, false);
+      const octet_tensor all = rig.Put(x, {8, kColumns});
+      const std::vector<float> y = m.Linear(all);
+      ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, x, y, 1.02 / 65024, 32));
+      ExpectSameRowsAlone(m, all, y, {1, 2, 4, 5});
+    }
+  }
+}
+
+TEST(CpuDenseTest, IntegersTakeXInBf16AsItIs) {
+  constexpr int64_t kColumns = 256;
+  std::vector<uint16_t> half;
+  std::vector<float> x;
+  for (const float value : RandomFloats(8 * kColumns, 12)) {
+    half.push_back(FloatToBf16(value));
+    x.push_back(Bf16ToFloat(half.back()));
+  }
+  for (const std::string& isa : IntegerKernels()) {
+    SCOPED_TRACE(isa);
+    Rig rig(2, isa.c_str());
+    Matrix wide(rig, {{DType::kQ4_0, 33}, {DType::kQ6_K, 7}}, kColumns, 8, false);
+    Matrix narrow(rig, {{DType::kQ4_0, 33}, {DType::kQ6_K, 7}}, kColumns, 8, false, OCTET_BF16);
+    for (const int64_t tokens : {1, 3, 8}) {
+      octet_tensor x_wide = rig.Put(x, {8, kColumns}), x_narrow = rig.Put(DType::kBF16, half, {8, kColumns});
+      x_wide.shape[0] = x_narrow.shape[0] = tokens;
+      const std::vector<float> y = narrow.Linear(x_narrow);
+      ASSERT_NO_FATAL_FAILURE(ExpectProduct(narrow, {x.begin(), x.begin() + tokens * kColumns}, y, 1.02 / 65024, 32));
+      EXPECT_EQ(y, wide.Linear(x_wide)) << tokens << " tokens";
     }
   }
 }

@@ -33,13 +33,15 @@ OCTET_INLINE void ExpandSub(const uint8_t* codes, VecWord fifth, const uint8_t* 
   for (int word = 0; word < 4; ++word) {
     const VecWord w = LoadWords(codes + word * 4 * kTileRows);
     VecWord two{};
-    if constexpr (Type == OCTET_Q6_K) two = LoadWords(upper + word / 2 * 4 * kTileRows) >> (16 * (word % 2));
+    if constexpr (Type == OCTET_Q6_K) two = LoadWords(upper + word / 2 * 4 * kTileRows);
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
       const int column = 8 * word + i;
       VecWord q = (w >> (4 * i)) & 15;
-      if constexpr (Type == OCTET_Q6_K) q |= ((two >> (2 * i)) & 3) << 4;
-      if constexpr (TileFormatOf(Type).high >= 0 && Type != OCTET_Q6_K) q |= ((fifth >> column) & 1) << 4;
+      if constexpr (Type == OCTET_Q6_K) q |= ((two >> (8 * (i / 2) + 4 * (word % 2) + 2 * (i % 2))) & 3) << 4;
+      if constexpr (TileFormatOf(Type).high >= 0 && Type != OCTET_Q6_K) {
+        q |= ((fifth >> (8 * (i / 2) + 2 * word + i % 2)) & 1) << 4;
+      }
       const int part = Type == OCTET_Q6_K ? column / 16 : 0;
       Store(out + column * kTileRows, ToFloat(q) * d[part] + m[part]);
     }
@@ -131,7 +133,7 @@ static void Dequantize(const uint8_t* tile, int64_t column, int64_t count, float
 // Columns [column, column + count) of a tile; column is a multiple of 32, count at most 32 and 32 for block types.
 typedef void DequantizeFn(const uint8_t* tile, int64_t column, int64_t count, float* __restrict out);
 
-static DequantizeFn* DequantizeOf(int32_t type) {
+static inline DequantizeFn* DequantizeOf(int32_t type) {
   switch (type) {
     case OCTET_F32:
       return Dequantize<OCTET_F32>;

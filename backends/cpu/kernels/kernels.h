@@ -106,6 +106,12 @@ struct Tile {
   int64_t first_row;       // of the matrix
 };
 
+struct LinearParams;
+
+// Sums of one tile without what follows them: total[t][row], rows kTilesPerItem * kTileRows apart, of tokens [token,
+// token + tokens).
+typedef void SumTileFn(const LinearParams&, const Tile&, int64_t token, int64_t tokens, float* total);
+
 struct LinearParams {
   const Tile* tiles;
   int64_t num_tiles, columns, tokens;
@@ -115,6 +121,7 @@ struct LinearParams {
   int64_t x_bf16_stride;   // words from 16 tokens to the next 16
   const uint8_t* x_int8;   // for linear_int8: quantize_x's rows; x too, where tiles are of floats
   int64_t x_int8_stride;   // bytes
+  SumTileFn* sum_tile;     // for linear_int8 too: what it does with tiles of floats
   float* y;                // [tokens][rows]
   int64_t y_stride;
   const float* bias;      // [rows] or null
@@ -166,6 +173,7 @@ struct KernelTable {
   // Items: ceil(num_tiles / tiles_per_item) panels for each of ceil(tokens / tokens_per_item) runs of tokens, panels
   // innermost.
   void (*linear)(const LinearParams&, int64_t begin, int64_t end);
+  SumTileFn* sum_tile;
   // The same for more tokens with x and weights rounded to bf16; null where the processor has no use of that. pack_x:
   // row `token` of x into operands of 16 rows of 64 bytes, 32 columns each, zeros behind the last column; `out` is
   // where the operands of these 16 tokens begin, aligned to 64 bytes.

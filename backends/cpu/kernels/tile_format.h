@@ -7,8 +7,9 @@
 //   d at 0    f16 [16]; where there is a min, u32 [16] with d below and the min (dmin of the K types) above
 //   scales    u32 [..][16], 4 bytes each: per 32 columns (Q4_K, Q5_K; unsigned) or 16 columns (Q6_K; signed)
 //   mins      u32 [2][16], as scales
-//   high      Q5_*: u32 [subs][16], bit c is the fifth bit of column c of the sub-block of 32;
-//             Q6_K: u32 [subs][2][16], 16 columns of two bits each
+//   high      Q5_*: u32 [subs][16], bit 8 b + 2 i + p is the fifth bit of column 8 i + 2 b + p of the sub-block of 32;
+//             Q6_K: u32 [subs][2][16], 16 columns of two bits each: those of column 8 i + 2 b + p from bit
+//             8 b + 4 i + 2 p on; so a shift and a mask put them above the codes of four columns in bytes
 //   codes     u32 [subs][4][16], 8 columns of four bits each; Q8_0: u32 [8][16] of eight bits, columns
 //             8 i + 0, 2, 4, 6 in word 2 i and 8 i + 1, 3, 5, 7 in word 2 i + 1
 // F32: [columns][16]. F16, BF16: u32 [pairs of columns][16], the even column below.
