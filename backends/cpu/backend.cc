@@ -1,7 +1,8 @@
 // The CPU backend: one device, host memory, kernels for the best instruction set of the processor.
 //
-// Options of open: isa=v2|v3|avxvnni|v4|vnni|amx (portable elsewhere). Environment: OCTET_CPU_ISA the same,
-// OCTET_VERBOSE=dispatch logs which instruction set was chosen and why others were not. See abi.h for the contract.
+// Options of open: isa=v2|v3|avxvnni|v4|vnni|amx (portable elsewhere), prompts=own|onednn|onednn-bf16|onednn-f32.
+// Environment: OCTET_CPU_ISA and OCTET_CPU_PROMPTS the same, OCTET_VERBOSE=dispatch logs what was chosen and why the
+// rest was not. See abi.h for the contract.
 #include <memory>
 #include <string>
 #include <string_view>
@@ -55,20 +56,26 @@ class CpuBackend final : public octet::Backend {
 
   StatusOr<std::unique_ptr<octet::OpenDevice>> Open(uint32_t index, std::string_view options) override {
     OCTET_RETURN_IF_ERROR(CheckIndex(index));
-    std::string_view isa;
+    std::string_view isa, prompts;
     while (!options.empty()) {
       const std::string_view one = options.substr(0, options.find(','));
       options.remove_prefix(std::min(options.size(), one.size() + 1));
-      if (!one.starts_with("isa=")) {
-        return octet::InvalidArgument("cpu: device option '" + std::string(one) + "' is unknown; known is isa=NAME");
+      const size_t equals = std::min(one.find('='), one.size());
+      const std::string_view name = one.substr(0, equals);
+      std::string_view* const value = name == "isa" ? &isa : name == "prompts" ? &prompts : nullptr;
+      if (value == nullptr || equals == one.size()) {
+        return octet::InvalidArgument("cpu: device option '" + std::string(one) +
+                                      "' is unknown; known are isa=NAME and prompts=NAME");
       }
-      isa = one.substr(4);
-      if (isa.empty()) return octet::InvalidArgument("cpu: device option isa has no value");
+      *value = one.substr(equals + 1);
+      if (value->empty()) return octet::InvalidArgument("cpu: device option " + std::string(name) + " has no value");
     }
     const octet::HostServices host;
     const auto kernels = ChooseKernels(isa, host);
     if (!kernels.ok()) return kernels.status();
-    return std::unique_ptr<octet::OpenDevice>(std::make_unique<CpuDevice>(Context{*kernels, host}));
+    auto onednn = ChoosePrompts(prompts, **kernels, host);
+    if (!onednn.ok()) return onednn.status();
+    return std::unique_ptr<octet::OpenDevice>(std::make_unique<CpuDevice>(Context{*kernels, host, *std::move(onednn)}));
   }
 
  private:

@@ -1,14 +1,18 @@
-// What the operations of one open device share: its kernels and the host's threads.
+// What the operations of one open device share: its kernels, the host's threads and, where prompts go through it,
+// oneDNN.
 #ifndef OCTET_BACKENDS_CPU_CONTEXT_H_
 #define OCTET_BACKENDS_CPU_CONTEXT_H_
 
 #include <cstdint>
+#include <memory>
 
 #include "backends/cpu/kernels/kernels.h"
 #include "octet/backend.hpp"
 #include "octet/host_memory.hpp"
 
 namespace octet_cpu {
+
+class OneDnn;
 
 // How kernels name an element type of activations and caches.
 inline Element ElementOf(octet::DType type) {
@@ -30,6 +34,7 @@ constexpr int64_t kItemsPerWorker = 4;
 struct Context {
   const KernelTable* kernels = nullptr;
   octet::HostServices host;
+  std::shared_ptr<OneDnn> onednn = nullptr;  // computes prompts' linear layers of fast weights; null: kernels do
 
   // body(worker, begin, end) over [0, n), worker < host.max_workers(). Work of less than about 20 microseconds stays on
   // the calling thread: `flops_per_item` is a rough count.

@@ -3,11 +3,13 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "backends/cpu/dense.h"
 #include "backends/cpu/kernels/tile_format.h"
+#include "backends/cpu/onednn_linear.h"
 #include "octet/checks.h"
 #include "octet/gguf_blocks.h"
 #include "octet/host_backend.hpp"
@@ -29,8 +31,10 @@ using octet::WeightPart;
 
 // How x goes to the kernels of a fast weight, where the processor has them.
 struct Roundings {
-  bool int8 = false;  // up to kIntegerTokens tokens in 16 bits, for integer products: weights with codes
-  bool bf16 = false;  // more than that, or than kFewTokens, in bf16
+  bool int8 = false;         // up to kIntegerTokens tokens in 16 bits, for integer products: weights with codes
+  bool bf16 = false;         // more than that, or than kFewTokens, in bf16
+  OneDnn* onednn = nullptr;  // instead of bf16: these go through it
+  OneDnn::Panels panels;     // of onednn
 };
 
 struct CpuWeight : octet::WeightShape {
@@ -129,11 +133,21 @@ Sizes SizesOf(const WeightDesc& d) {
 
 uint64_t ResidentBytes(const Sizes& s) { return s.data + s.scales + s.tiles * sizeof(Tile) + sizeof(CpuWeight); }
 
-Roundings RoundingsOf(const KernelTable& kernels, const WeightDesc& d) {
-  if (!d.linear || d.exact) return {};
+StatusOr<Roundings> RoundingsOf(const Context& context, const WeightDesc& d) {
+  Roundings r;
+  if (!d.linear || d.exact) return r;
+  const KernelTable& kernels = *context.kernels;
   const bool codes = std::any_of(d.parts.begin(), d.parts.end(),
                                  [](const WeightPart& part) { return HasCodes(static_cast<int32_t>(part.dtype)); });
-  return {.int8 = codes && kernels.linear_int8 != nullptr, .bf16 = kernels.linear_bf16 != nullptr};
+  r.int8 = codes && kernels.linear_int8 != nullptr;
+  r.bf16 = context.onednn == nullptr && kernels.linear_bf16 != nullptr;
+  if (context.onednn != nullptr) {
+    const auto panels = context.onednn->Prepare(d.columns);
+    if (!panels.ok()) return panels.status();
+    r.onednn = context.onednn.get();
+    r.panels = *panels;
+  }
+  return r;
 }
 
 // x in bf16 as linear_bf16 wants it, in floats of the workspace: the operands of 16 tokens, and all.
@@ -151,14 +165,21 @@ int64_t Int8Floats(int64_t columns, int64_t tokens) {
   return Int8Stride(columns) / 4 * std::min<int64_t>(tokens, kIntegerTokens);
 }
 
-// Behind x in f32: x in bf16 or in integers.
-int64_t RoundedFloats(int64_t columns, Roundings r, int64_t tokens) {
-  return std::max(r.bf16 ? Bf16Floats(columns, tokens) : 0, r.int8 ? Int8Floats(columns, tokens) : 0);
+// x as oneDNN wants it, and behind it scratch of every worker, in floats of the workspace.
+int64_t OneDnnFloats(const Roundings& r, uint32_t workers, int64_t tokens) {
+  return (r.onednn->XBytes(r.panels, tokens) + workers * r.onednn->ScratchBytes(r.panels)) / 4;
+}
+
+// Behind x in f32: x in bf16, for oneDNN or in integers.
+int64_t RoundedFloats(int64_t columns, const Roundings& r, uint32_t workers, int64_t tokens) {
+  return std::max({r.bf16 ? Bf16Floats(columns, tokens) : 0, r.int8 ? Int8Floats(columns, tokens) : 0,
+                   r.onednn != nullptr ? OneDnnFloats(r, workers, tokens) : 0});
 }
 
 // x as f32, x rounded, and y where that has another type than f32.
-uint64_t WorkspaceBytes(int64_t columns, int64_t rows, DType y_type, Roundings r, int64_t tokens) {
-  const int64_t floats = PackedStride(columns) * tokens + RoundedFloats(columns, r, tokens) +
+uint64_t WorkspaceBytes(int64_t columns, int64_t rows, DType y_type, const Roundings& r, uint32_t workers,
+                        int64_t tokens) {
+  const int64_t floats = PackedStride(columns) * tokens + RoundedFloats(columns, r, workers, tokens) +
                          (y_type != DType::kF32 ? PackedStride(rows) * tokens : 0);
   return static_cast<uint64_t>(floats) * sizeof(float) + kAlign;
 }
@@ -178,16 +199,19 @@ void PackPart(const Context& context, const WeightPart& part, int64_t columns, c
   });
 }
 
-// Items that are large enough to be worth their weights' expansion, and enough of them for the workers.
-void CutLinear(bool packed, int64_t workers, LinearParams* p) {
-  if (!packed) {
+// Items that are large enough to be worth their weights' expansion, and enough of them for the workers. `panel_tiles`:
+// of an item whose x is packed; 0: x is not.
+void CutLinear(int32_t panel_tiles, int64_t workers, LinearParams* p) {
+  if (panel_tiles == 0) {
     p->tiles_per_item = p->tokens <= kFewTokens && p->num_tiles < 64 ? 2 : kTilesPerItem;
     p->tokens_per_item = static_cast<int32_t>(std::min<int64_t>(p->tokens, kMaxTokensPerItem));
     return;
   }
   constexpr int64_t kStep = 2 * kPackedTokens, kLeast = 4 * kStep;
-  p->tiles_per_item = kPackedTilesPerItem;
-  const int64_t panels = (p->num_tiles + kPackedTilesPerItem - 1) / kPackedTilesPerItem;
+  static_assert(kStep == OneDnn::kTokenStep && kMaxPackedTokensPerItem == OneDnn::kMaxTokensPerItem,
+                "one cut for both");
+  p->tiles_per_item = panel_tiles;
+  const int64_t panels = (p->num_tiles + panel_tiles - 1) / panel_tiles;
   const int64_t wanted = (kItemsPerWorker * workers + panels - 1) / panels;
   const int64_t most = std::max<int64_t>(1, p->tokens / kLeast);
   const int64_t least = (p->tokens + kMaxPackedTokensPerItem - 1) / kMaxPackedTokensPerItem;
@@ -195,7 +219,7 @@ void CutLinear(bool packed, int64_t workers, LinearParams* p) {
   p->tokens_per_item = static_cast<int32_t>(((p->tokens + runs - 1) / runs + kStep - 1) / kStep * kStep);
 }
 
-Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
+Status CheckLinear(const CpuWeight& w, uint32_t workers, const LinearArgs& a) {
   if (!w.linear) return octet::FailedPrecondition("linear: the weight was prepared for embedding only");
   if (a.x == nullptr) return InvalidArgument("x is NULL");
   const int64_t tokens = a.x->shape[0];
@@ -218,7 +242,24 @@ Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
   }
   return octet::HostBufferOf(*a.workspace)
       .CheckRange("linear workspace", a.workspace_offset,
-                  WorkspaceBytes(w.columns, w.rows, w.y_type, w.roundings, tokens));
+                  WorkspaceBytes(w.columns, w.rows, w.y_type, w.roundings, workers, tokens));
+}
+
+// `packed`: x for oneDNN, and behind it scratch of every worker.
+Status MultiplyByOneDnn(const Context& context, const Roundings& r, const LinearParams& p, uint8_t* packed,
+                        int64_t items, int64_t flops) {
+  uint8_t* const scratch = packed + r.onednn->XBytes(r.panels, p.tokens);
+  const int64_t scratch_bytes = r.onednn->ScratchBytes(r.panels);
+  std::mutex mutex;
+  Status first;  // guarded by mutex, which only failures take
+  context.ForWorkers(items, flops, [&](uint32_t worker, int64_t begin, int64_t end) {
+    Status s =
+        r.onednn->Run(r.panels, *context.kernels, p, packed, worker, scratch + worker * scratch_bytes, begin, end);
+    if (s.ok()) return;
+    const std::lock_guard<std::mutex> lock(mutex);
+    if (first.ok()) first = std::move(s);
+  });
+  return first;
 }
 
 }  // namespace
@@ -226,13 +267,20 @@ Status CheckLinear(const CpuWeight& w, const LinearArgs& a) {
 Support Dense::SupportsWeight(const WeightDesc& d) const {
   if (const Status s = CheckDesc(d); !s.ok()) return Support::No(s.message());
   const bool native = (!d.linear || d.x_type == DType::kF32) && d.y_type == DType::kF32;
-  const Roundings r = RoundingsOf(*context_.kernels, d);
+  const auto roundings = RoundingsOf(context_, d);
+  if (!roundings.ok()) return Support::No(roundings.status().message());
+  const Roundings& r = *roundings;
   const char* kind = r.bf16 && r.int8 ? "linear int8 and bf16 "
                      : r.bf16         ? "linear bf16 "
                      : r.int8         ? "linear int8 "
                                       : "linear f32 ";
-  Support yes = Support::Yes(native ? 2 : 1, std::string(kind) + context_.kernels->name,
-                             d.linear ? WorkspaceBytes(d.columns, d.rows(), d.y_type, r, d.max_tokens) : 0);
+  Support yes = Support::Yes(
+      native ? 2 : 1,
+      kind + std::string(context_.kernels->name) +
+          (r.onednn == nullptr                       ? ""
+           : r.onednn->type() == OneDnn::Type::kBf16 ? ", oneDNN bf16"
+                                                     : ", oneDNN f32"),
+      d.linear ? WorkspaceBytes(d.columns, d.rows(), d.y_type, r, context_.host.max_workers(), d.max_tokens) : 0);
   yes.resident_bytes = ResidentBytes(SizesOf(d));
   return yes;
 }
@@ -240,10 +288,12 @@ Support Dense::SupportsWeight(const WeightDesc& d) const {
 StatusOr<octet::Weight*> Dense::PrepareWeight(octet::Stream&, const WeightDesc& d) {
   OCTET_RETURN_IF_ERROR(CheckDesc(d));
   OCTET_RETURN_IF_ERROR(octet::CheckWeightData(d));
+  const auto roundings = RoundingsOf(context_, d);
+  if (!roundings.ok()) return roundings.status();
   const Sizes sizes = SizesOf(d);
   auto w = std::make_unique<CpuWeight>(d);
   w->bytes = ResidentBytes(sizes);
-  w->roundings = RoundingsOf(*context_.kernels, d);
+  w->roundings = *roundings;
   const uint64_t total = octet::HostMemoryBytes("MemTotal");
   uint8_t* memory = total > 0 && sizes.data > total
                         ? nullptr
@@ -288,7 +338,8 @@ void Dense::ReleaseWeight(octet::Weight* weight) {
 
 Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
   const CpuWeight& w = WeightOf(*a.w);
-  OCTET_RETURN_IF_ERROR(CheckLinear(w, a));
+  const uint32_t workers = context_.host.max_workers();
+  OCTET_RETURN_IF_ERROR(CheckLinear(w, workers, a));
   const int64_t tokens = a.x->shape[0];
   if (tokens == 0) return OkStatus();
   LinearParams p{};
@@ -312,12 +363,16 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
     packed = reinterpret_cast<float*>((address + kAlign - 1) / kAlign * kAlign);
   }
   uint32_t* bf16 = nullptr;
-  uint8_t* int8 = nullptr;
+  uint8_t *int8 = nullptr, *onednn = nullptr;
   const int64_t bf16_stride = Bf16Stride(w.columns);
-  if (w.roundings.bf16 && packed != nullptr && tokens > (w.roundings.int8 ? kIntegerTokens : kFewTokens)) {
+  const bool prompt = packed != nullptr && tokens > (w.roundings.int8 ? kIntegerTokens : kFewTokens);
+  if (prompt && w.roundings.bf16) {
     bf16 = reinterpret_cast<uint32_t*>(packed + PackedStride(w.columns) * tokens);
     p.x_bf16 = bf16;
     p.x_bf16_stride = bf16_stride;
+  }
+  if (prompt && w.roundings.onednn != nullptr) {
+    onednn = reinterpret_cast<uint8_t*>(packed + PackedStride(w.columns) * tokens);
   }
   if (w.roundings.int8 && packed != nullptr && tokens <= kIntegerTokens) {
     int8 = reinterpret_cast<uint8_t*>(packed + PackedStride(w.columns) * tokens);
@@ -337,7 +392,7 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
     context_.For(tokens, 4 * w.columns, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         // What is packed is not read again: one row is enough for all of them.
-        float* to = packed + (bf16 != nullptr ? begin : t) * stride;
+        float* to = packed + (bf16 != nullptr || onednn != nullptr ? begin : t) * stride;
         const float* from = x.Read(t, to);
         if (norm.gain != nullptr) {
           kernels.norm(norm, from, to);
@@ -345,6 +400,8 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
         }
         if (bf16 != nullptr) {
           kernels.pack_x(from, w.columns, t, bf16 + t / kPackedTokens * bf16_stride);
+        } else if (onednn != nullptr) {
+          w.roundings.onednn->PackX(w.roundings.panels, kernels, from, t, tokens, onednn);
         } else if (pack && from != to) {
           std::memcpy(to, from, static_cast<size_t>(w.columns) * sizeof(float));
         }
@@ -357,7 +414,7 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
     }
   }
   if (!y.f32()) {
-    p.y = packed + PackedStride(w.columns) * tokens + RoundedFloats(w.columns, w.roundings, tokens);
+    p.y = packed + PackedStride(w.columns) * tokens + RoundedFloats(w.columns, w.roundings, workers, tokens);
     p.y_stride = PackedStride(w.rows);
     if (a.residual != nullptr) {
       const FloatRows residual(kernels, *a.residual);
@@ -368,12 +425,16 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
       p.residual_stride = p.y_stride;
     }
   }
-  CutLinear(bf16 != nullptr, context_.host.max_workers(), &p);
+  CutLinear(bf16 != nullptr ? kPackedTilesPerItem : onednn != nullptr ? kPanelTiles : 0, workers, &p);
   const int64_t panels = (p.num_tiles + p.tiles_per_item - 1) / p.tiles_per_item;
   const int64_t runs = (tokens + p.tokens_per_item - 1) / p.tokens_per_item;
-  const auto kernel = bf16 != nullptr ? kernels.linear_bf16 : int8 != nullptr ? kernels.linear_int8 : kernels.linear;
-  context_.For(panels * runs, 2 * w.columns * kTileRows * p.tiles_per_item * p.tokens_per_item,
-               [&](int64_t begin, int64_t end) { kernel(p, begin, end); });
+  const int64_t flops = 2 * w.columns * kTileRows * p.tiles_per_item * p.tokens_per_item;
+  if (onednn != nullptr) {
+    OCTET_RETURN_IF_ERROR(MultiplyByOneDnn(context_, w.roundings, p, onednn, panels * runs, flops));
+  } else {
+    const auto kernel = bf16 != nullptr ? kernels.linear_bf16 : int8 != nullptr ? kernels.linear_int8 : kernels.linear;
+    context_.For(panels * runs, flops, [&](int64_t begin, int64_t end) { kernel(p, begin, end); });
+  }
   if (!y.f32()) {
     context_.For(tokens, w.rows, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) y.Write(t, p.y + t * p.y_stride);

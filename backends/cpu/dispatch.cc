@@ -15,6 +15,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace octet_cpu {
 
@@ -23,6 +24,7 @@ namespace octet_cpu {
   void FillQuantize(KernelTable*);    \
   void FillAttention(KernelTable*);   \
   void FillLinear(KernelTable*);      \
+  void FillPanel(KernelTable*);       \
   void FillElementwise(KernelTable*); \
   }
 #if defined(OCTET_CPU_X86)
@@ -54,11 +56,11 @@ struct Entry {
   const char* isa;
   const char* target;
   int32_t lanes;
-  const char* (*refuse)();        // null: it runs here
-  void (*fill[7])(KernelTable*);  // null: nothing further
+  const char* (*refuse)();         // null: it runs here
+  void (*fill[10])(KernelTable*);  // null: nothing further
 };
 
-#define OCTET_KERNELS(isa) isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillElementwise
+#define OCTET_KERNELS(isa) isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillPanel, isa::FillElementwise
 #define OCTET_INTEGER_KERNELS(isa) isa::FillAttentionWords, isa::FillLinearInt8
 #if defined(OCTET_CPU_X86)
 // clang knows the levels by name from version 18 on.
@@ -141,6 +143,11 @@ constexpr Entry kEntries[] = {{"portable", "portable", 4, Never, {OCTET_KERNELS(
 #undef OCTET_KERNELS
 #undef OCTET_INTEGER_KERNELS
 
+// oneDNN's types, quickest first.
+constexpr std::pair<const char*, OneDnn::Type> kOneDnnTypes[] = {{"onednn-bf16", OneDnn::Type::kBf16},
+                                                                 {"onednn-f32", OneDnn::Type::kF32}};
+constexpr char kOwnIsFaster[] = "own kernels measured faster";
+
 // Filling runs code that was compiled for the instruction set: only after refuse() had nothing to say.
 const KernelTable* TableOf(const Entry& entry) {
   static KernelTable tables[std::size(kEntries)] = {};
@@ -209,6 +216,41 @@ octet::StatusOr<const KernelTable*> ChooseKernels(std::string_view isa, const oc
     return octet::InvalidArgument(source + " is '" + std::string(isa) + "'; this build knows " + known);
   }
   return octet::Unavailable("cpu: no kernels for this processor: " + refusals);
+}
+
+octet::StatusOr<std::shared_ptr<OneDnn>> ChoosePrompts(std::string_view prompts, const KernelTable& kernels,
+                                                       const octet::HostServices& host) {
+  const char* variable = std::getenv("OCTET_CPU_PROMPTS");
+  const std::string source = prompts.empty() ? "OCTET_CPU_PROMPTS" : "device option prompts";
+  if (prompts.empty() && variable != nullptr) prompts = variable;
+  const bool verbose = Verbose();
+  const auto log = [&](const std::string& who, const std::string& what) {
+    if (verbose) LogOnce("cpu: prompts by " + who + what, host);
+  };
+  const std::string own = std::string("kernels for ") + kernels.name;
+  if (prompts.empty() || prompts == "own") {
+    log("oneDNN", " passed over: " + (prompts.empty() ? kOwnIsFaster : source + " is own"));
+    log(own, " chosen");
+    return std::shared_ptr<OneDnn>();
+  }
+  std::string known = "own, onednn", refusals;
+  bool named = prompts == "onednn";
+  for (const auto& [name, type] : kOneDnnTypes) {
+    AddToList(&known, ", ", name);
+    if (prompts != "onednn" && prompts != name) continue;
+    named = true;
+    auto onednn = OneDnn::Open(type, host.max_workers());
+    if (onednn.ok()) {
+      log((*onednn)->name(), " chosen: " + source + " is " + std::string(prompts));
+      return onednn;
+    }
+    log(name, " declined: " + onednn.status().message());
+    AddToList(&refusals, "; ", std::string(name) + ": " + onednn.status().message());
+  }
+  if (!named) {
+    return octet::InvalidArgument(source + " is '" + std::string(prompts) + "'; this build knows " + known);
+  }
+  return octet::Unavailable("cpu: " + source + " is " + std::string(prompts) + ", but " + refusals);
 }
 
 std::string KernelTargets() {

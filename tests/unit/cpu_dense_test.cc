@@ -3,10 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <limits>
+#include <map>
+#include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "backends/cpu/onednn_linear.h"
 #include "gmock/gmock.h"
 #include "octet/gguf_blocks.h"
 #include "tests/unit/cpu_rig.h"
@@ -353,10 +359,182 @@ TEST(CpuDenseTest, FastWeightsUseAmxWhereItIs) {
   EXPECT_THAT(Matrix(rig, {{DType::kQ4_0, 16}}, 64, 8, true).support.kernel, ::testing::StartsWith("linear f32 "));
 }
 
+// Why a device cannot be opened so; empty: it can.
+std::string WhyNot(const std::string& options) {
+  Error error;
+  const octet_backend_v1* table = octet_backend_query_v1(testing::SharedHost(2), &error);
+  octet_device* probe = nullptr;
+  const octet_code code = table->device->open(0, options.c_str(), &probe, &error);
+  if (code == OCTET_OK) {
+    table->device->close(probe);
+    return "";
+  }
+  EXPECT_EQ(code, OCTET_UNAVAILABLE) << error.message;
+  return error.message;
+}
+
+constexpr std::pair<const char*, double> kOneDnn[] = {{"prompts=onednn-f32", 1e-6}, {"prompts=onednn-bf16", 0x1p-7}};
+
+TEST(CpuOneDnnTest, LinearOfEveryTypeStaysNearAndDoesNotDependOnTheOtherTokens) {
+  bool any = false;
+  for (const auto& [prompts, bound] : kOneDnn) {
+    const std::string reason = WhyNot(prompts);
+    if (!reason.empty()) continue;
+    any = true;
+    for (DType type : kTypes) {
+      SCOPED_TRACE(std::string(prompts) + " " + DTypeName(type));
+      const int64_t columns = GgufBlockOf(type).elements == 1 ? 1299 : 768;  // more than a panel, and no whole steps
+      constexpr int64_t kTokens = 161;
+      Rig rig(2, prompts);
+      Matrix m(rig, {{type, 45}, {type, 40, true}}, columns, kTokens, false);
+      EXPECT_THAT(m.support.kernel, ::testing::HasSubstr(", oneDNN "));
+      const std::vector<float> x = RandomFloats(static_cast<size_t>(kTokens * columns), 9);
+      const octet_tensor all = rig.Put(x, {kTokens, columns});
+      const std::vector<float> y = m.Linear(all);
+      ExpectSameRowsAlone(m, all, y, {9, 31, 32, 33, 128, 160});
+      ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.begin(), x.begin() + 33 * columns}, y, bound));
+      ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, {x.end() - columns, x.end()}, {y.end() - m.rows, y.end()}, bound));
+    }
+  }
+  if (!any) GTEST_SKIP() << WhyNot("prompts=onednn");
+}
+
+// With every set of kernels: they expand the panels.
+TEST(CpuOneDnnTest, EverySetOfKernelsExpandsPanels) {
+  if (const std::string reason = WhyNot("prompts=onednn"); !reason.empty()) GTEST_SKIP() << reason;
+  for (const char* isa : {"v2", "v3", "v4", "vnni", "amx"}) {
+    for (const auto& [prompts, bound] : kOneDnn) {
+      const std::string options = "isa=" + std::string(isa) + "," + prompts;
+      if (!WhyNot(options).empty()) continue;
+      SCOPED_TRACE(options);
+      Rig rig(2, options.c_str());
+      Matrix m(rig, {{DType::kQ4_1, 70}, {DType::kF16, 30}}, 96, 40, false);
+      const std::vector<float> x = RandomFloats(40 * 96, 9);
+      ASSERT_NO_FATAL_FAILURE(ExpectProduct(m, x, m.Linear(rig.Put(x, {40, 96})), bound));
+    }
+  }
+}
+
+TEST(CpuOneDnnTest, ExactWeightsKeepFloats) {
+  if (const std::string reason = WhyNot("prompts=onednn"); !reason.empty()) GTEST_SKIP() << reason;
+  Rig with(2, "prompts=onednn"), without(2, "prompts=own");
+  const std::vector<float> x = RandomFloats(40 * 96, 9);
+  Matrix a(with, {{DType::kQ4_1, 70}}, 96, 40, true), b(without, {{DType::kQ4_1, 70}}, 96, 40, true);
+  EXPECT_THAT(a.support.kernel, ::testing::Not(::testing::HasSubstr("oneDNN")));
+  EXPECT_EQ(a.Linear(with.Put(x, {40, 96})), b.Linear(without.Put(x, {40, 96})));
+}
+
+// Damage to one token or one row of weights stays there.
+TEST(CpuOneDnnTest, NonFiniteTokensHarmNoOther) {
+  for (const auto& [prompts, bound] : kOneDnn) {
+    if (!WhyNot(prompts).empty()) continue;
+    SCOPED_TRACE(prompts);
+    Rig rig(2, prompts);
+    Matrix m(rig, {{DType::kQ8_0, 70}}, 96, 40, false);
+    std::vector<float> x = RandomFloats(40 * 96, 9);
+    const std::vector<float> y = m.Linear(rig.Put(x, {40, 96}));
+    for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+      std::vector<float> hostile = x;
+      hostile[7 * 96 + 5] = bad;
+      const std::vector<float> got = m.Linear(rig.Put(hostile, {40, 96}));
+      for (size_t i = 0; i < got.size(); ++i) {
+        if (i / 70 == 7) {
+          ASSERT_FALSE(std::isfinite(got[i])) << i % 70;
+        } else {
+          ASSERT_EQ(got[i], y[i]) << i / 70 << " " << i % 70;
+        }
+      }
+    }
+  }
+}
+
+size_t ThreadsOfThisProcess() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
+}
+
+// oneDNN's OpenMP would otherwise bring a thread per processor for each thread that calls it.
+TEST(CpuOneDnnTest, NoThreadAppearsBesideThePool) {
+  if (const std::string reason = WhyNot("prompts=onednn"); !reason.empty()) GTEST_SKIP() << reason;
+  testing::SharedHost(3);  // its pools' threads are there before
+  const size_t before = ThreadsOfThisProcess();
+  for (const auto& [prompts, bound] : kOneDnn) {
+    if (!WhyNot(prompts).empty()) continue;
+    for (int threads : {1, 3}) {
+      Rig rig(threads, prompts);
+      Matrix m(rig, {{DType::kF32, 512}}, 1024, 300, false);
+      const std::vector<float> x = RandomFloats(300 * 1024, 9);
+      m.Linear(rig.Put(x, {300, 1024}));
+      EXPECT_EQ(ThreadsOfThisProcess(), before) << prompts << " " << threads;
+    }
+  }
+}
+
+// Two streams at once have the same worker numbers.
+TEST(CpuOneDnnTest, CallsOnSeveralStreamsAtOnceDoNotMix) {
+  if (const std::string reason = WhyNot("prompts=onednn"); !reason.empty()) GTEST_SKIP() << reason;
+  Rig rig(1, "prompts=onednn");
+  Matrix m(rig, {{DType::kQ4_0, 128}}, 256, 64, false);
+  std::vector<std::vector<float>> want;
+  std::vector<octet_tensor> x, y;
+  std::vector<octet_buffer*> workspaces;
+  constexpr size_t kCallers = 6;  // more than there are slots for one worker
+  for (uint32_t i = 0; i < kCallers; ++i) {
+    x.push_back(rig.Put(RandomFloats(64 * 256, i), {64, 256}));
+    want.push_back(m.Linear(x[i]));
+    y.push_back(rig.New({64, 128}));
+    workspaces.push_back(rig.Alloc(m.support.workspace_bytes));
+  }
+  std::vector<std::thread> callers;
+  for (size_t i = 0; i < kCallers; ++i) {
+    callers.emplace_back([&, i] {
+      Error error;
+      octet_stream* stream = nullptr;
+      ASSERT_EQ(rig.table->stream->create(rig.device, &stream, &error), OCTET_OK) << error.message;
+      octet_linear_args a{};
+      a.struct_size = sizeof a;
+      a.x = &x[i];
+      a.y = &y[i];
+      a.w = m.weight;
+      a.workspace = workspaces[i];
+      for (int round = 0; round < 20; ++round) {
+        ASSERT_EQ(rig.table->dense->linear(stream, &a, &error), OCTET_OK) << error.message;
+      }
+      rig.table->stream->destroy(stream);
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  for (size_t i = 0; i < kCallers; ++i) EXPECT_EQ(rig.Get(y[i]), want[i]) << i;
+}
+
+TEST(CpuOneDnnTest, AMissingLibraryIsNamed) {
+  const auto onednn = octet_cpu::OneDnn::Open(octet_cpu::OneDnn::Type::kF32, 1, "libdnnl-absent.so.2");
+  ASSERT_EQ(onednn.status().code(), Code::kUnavailable);
+  EXPECT_THAT(onednn.status().message(),
+              ::testing::AnyOf(::testing::HasSubstr("libdnnl-absent.so.2"), ::testing::HasSubstr("OCTET_CPU_ONEDNN")));
+  // A library, but not this one.
+  const auto other = octet_cpu::OneDnn::Open(octet_cpu::OneDnn::Type::kF32, 1, "libm.so.6");
+  ASSERT_EQ(other.status().code(), Code::kUnavailable);
+}
+
 TEST(CpuDenseTest, StackedPartsRowScalesBiasNormAndResidualInPlace) {
-  std::vector<float> first[2];
-  for (const auto& [threads, exact] : {std::pair{1, true}, {3, true}, {1, false}, {3, false}}) {
-    Rig rig(threads);
+  // Own kernels exactly and fast, and oneDNN in its types: each with the same bytes whatever the number of threads.
+  struct Way {
+    const char* options;
+    int threads;
+    bool exact;
+  };
+  std::map<std::pair<std::string, bool>, std::vector<float>> firsts;
+  std::vector<Way> ways = {
+      {"prompts=own", 1, true}, {"prompts=own", 3, true}, {"prompts=own", 1, false}, {"prompts=own", 3, false}};
+  for (const auto& [prompts, bound] : kOneDnn) {
+    if (!WhyNot(prompts).empty()) continue;
+    ways.push_back({prompts, 1, false});
+    ways.push_back({prompts, 3, false});
+  }
+  for (const auto& [options, threads, exact] : ways) {
+    SCOPED_TRACE(options);
+    Rig rig(threads, options);
     Matrix m(rig, {{DType::kQ4_K, 40}, {DType::kF16, 9, true}, {DType::kQ8_0, 64, true}}, 256, 20, exact);
     const std::vector<float> x = RandomFloats(20 * 256, 1), gain = RandomFloats(256, 2), bias = RandomFloats(113, 3),
                              residual = RandomFloats(20 * 113, 4);
@@ -385,8 +563,9 @@ TEST(CpuDenseTest, StackedPartsRowScalesBiasNormAndResidualInPlace) {
         }
       }
       if (tokens != 20) continue;
-      if (first[exact].empty()) first[exact] = y;
-      EXPECT_EQ(std::memcmp(first[exact].data(), y.data(), y.size() * 4), 0) << threads << " threads";
+      std::vector<float>& first = firsts[{options, exact}];
+      if (first.empty()) first = y;
+      EXPECT_EQ(std::memcmp(first.data(), y.data(), y.size() * 4), 0) << threads << " threads";
     }
     EXPECT_GE(m.support.resident_bytes, 113u * 256u / 2);
   }
@@ -628,6 +807,13 @@ TEST(CpuDispatchTest, UnknownInstructionSetsAndOptionsAreErrors) {
   EXPECT_EQ(table->device->open(0, nullptr, &device, &error), OCTET_INVALID_ARGUMENT);
   EXPECT_THAT(error.message, ::testing::HasSubstr("OCTET_CPU_ISA"));
   ASSERT_EQ(unsetenv("OCTET_CPU_ISA"), 0);
+  EXPECT_EQ(table->device->open(0, "prompts=fast", &device, &error), OCTET_INVALID_ARGUMENT);
+  EXPECT_THAT(error.message, ::testing::HasSubstr("onednn-bf16"));
+  EXPECT_EQ(table->device->open(0, "prompts=", &device, &error), OCTET_INVALID_ARGUMENT);
+  ASSERT_EQ(setenv("OCTET_CPU_PROMPTS", "fast", 1), 0);
+  EXPECT_EQ(table->device->open(0, nullptr, &device, &error), OCTET_INVALID_ARGUMENT);
+  EXPECT_THAT(error.message, ::testing::HasSubstr("OCTET_CPU_PROMPTS"));
+  ASSERT_EQ(unsetenv("OCTET_CPU_PROMPTS"), 0);
   EXPECT_EQ(device, nullptr);
 }
 

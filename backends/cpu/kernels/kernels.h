@@ -139,6 +139,8 @@ constexpr int kMaxTokensPerItem = 240;
 constexpr int kPackedTilesPerItem = 2;  // of linear_bf16
 constexpr int kMaxPackedTokensPerItem = 512;
 constexpr int kPackedTokens = 16;  // of x's operands
+constexpr int kPanelTiles = 4;     // of a panel that a library multiplies with
+constexpr int kPanelRows = kPanelTiles * kTileRows;
 
 // ---- Elementwise, one row of f32 at a time ----
 
@@ -184,6 +186,13 @@ struct KernelTable {
   // kXBlockBytes bytes.
   void (*linear_int8)(const LinearParams&, int64_t begin, int64_t end);
   void (*quantize_x)(const float* x, int64_t columns, uint8_t* out);
+  // For products that are computed elsewhere: columns [column, column + columns) of up to kPanelTiles tiles, zeros up
+  // to a multiple of 32 columns and for tiles that are missing. expand: f32 [columns][kPanelRows]; expand_bf16: pairs
+  // of columns, [columns / 2][kPanelRows] words, the even column below. column is a multiple of 32.
+  void (*expand)(const Tile* tiles, int num_tiles, int64_t column, int64_t columns, void* panel);
+  void (*expand_bf16)(const Tile* tiles, int num_tiles, int64_t column, int64_t columns, void* panel);
+  // y of item `index` of kPanelTiles tiles from the sums [tokens of the item][kPanelRows].
+  void (*finish)(const LinearParams&, int64_t index, const float* sums);
   // Row `row` of tiles as f32 [columns] times scale.
   void (*embed)(const Tile*, int64_t row, int64_t columns, float scale, float* y);
   void (*norm)(const NormParams&, const float* x, float* y);              // y may be x
