@@ -277,9 +277,7 @@ Support Dense::SupportsWeight(const WeightDesc& d) const {
   Support yes = Support::Yes(
       native ? 2 : 1,
       kind + std::string(context_.kernels->name) +
-          (r.onednn == nullptr                       ? ""
-           : r.onednn->type() == OneDnn::Type::kBf16 ? ", oneDNN bf16"
-                                                     : ", oneDNN f32"),
+          (r.onednn == nullptr ? std::string() : std::string(", oneDNN ") + r.onednn->type_name()),
       d.linear ? WorkspaceBytes(d.columns, d.rows(), d.y_type, r, context_.host.max_workers(), d.max_tokens) : 0);
   yes.resident_bytes = ResidentBytes(SizesOf(d));
   return yes;

@@ -144,8 +144,8 @@ constexpr Entry kEntries[] = {{"portable", "portable", 4, Never, {OCTET_KERNELS(
 #undef OCTET_INTEGER_KERNELS
 
 // oneDNN's types, quickest first.
-constexpr std::pair<const char*, OneDnn::Type> kOneDnnTypes[] = {{"onednn-bf16", OneDnn::Type::kBf16},
-                                                                 {"onednn-f32", OneDnn::Type::kF32}};
+constexpr std::pair<const char*, OneDnn::Type> kOneDnnTypes[] = {
+    {"onednn-bf16", OneDnn::Type::kBf16}, {"onednn-f32", OneDnn::Type::kF32}, {"onednn-u8s8", OneDnn::Type::kInt8}};
 constexpr char kOwnIsFaster[] = "own kernels measured faster";
 
 // Filling runs code that was compiled for the instruction set: only after refuse() had nothing to say.

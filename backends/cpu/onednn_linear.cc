@@ -8,7 +8,6 @@
 #include <dlfcn.h>
 #include <oneapi/dnnl/dnnl.h>
 
-#include <array>
 #include <atomic>
 #include <map>
 #include <mutex>
@@ -23,34 +22,68 @@ namespace {
 using octet::Status;
 using octet::StatusOr;
 
-constexpr int64_t kStepColumns = kTileColumns;  // panels and packed x are multiples of it
+constexpr int64_t kStepColumns = kPanelStep;
 
 int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
-// Bytes of a worker's scratch in their order: the panel, the sums, oneDNN's own.
-int64_t PanelBytes(const OneDnn::Panels& panels, int64_t element) { return panels.block * kPanelRows * element; }
-constexpr int64_t kSumsBytes = OneDnn::kMaxTokensPerItem * kPanelRows * static_cast<int64_t>(sizeof(float));
+constexpr int64_t kRunTokens = 128;  // that one product takes where there are so many; kTokenStep otherwise
+static_assert(kRunTokens % OneDnn::kTokenStep == 0, "whole steps");
+
+// A worker's scratch, in bytes: where its parts begin.
+struct Scratch {
+  int64_t sums, panel;                        // f32; the panel as it is multiplied
+  int64_t floats, scales, offsets, products;  // kInt8: the panel in f32, its rows' scales and offsets, their products
+  int64_t onednn;                             // the library's own
+
+  Scratch(const OneDnn::Panels& panels, OneDnn::Type type) {
+    constexpr int64_t kWord = 4;
+    const int64_t elements = panels.block * kPanelRows;
+    int64_t at = 0;
+    const auto place = [&at](int64_t bytes) { return std::exchange(at, at + RoundUp(bytes, 64)); };
+    sums = place(OneDnn::kMaxTokensPerItem * kPanelRows * kWord);
+    panel = place(elements * (type == OneDnn::Type::kInt8 ? 1 : type == OneDnn::Type::kBf16 ? 2 : 4));
+    const bool int8 = type == OneDnn::Type::kInt8;
+    floats = place(int8 ? elements * kWord : 0);
+    scales = place(int8 ? kPanelRows * kWord : 0);
+    offsets = place(int8 ? kPanelRows * kWord : 0);
+    products = place(int8 ? kRunTokens * kPanelRows * kWord : 0);
+    onednn = at;
+  }
+};
 
 }  // namespace
 
-// Packed x: panels one behind the other, of [tokens to a whole step][columns of the panel to a multiple of 32].
-int64_t OneDnn::XBytes(const Panels& panels, int64_t tokens) const {
+// Packed x: panels one behind the other, of [tokens to a whole step][columns of the panel to a multiple of 64]; behind
+// those of kInt8 the scales, [panels][tokens to a whole step].
+int64_t OneDnn::ScalesOf(const Panels& panels, int64_t tokens) const {
   return RoundUp(tokens, kTokenStep) * RoundUp(panels.columns, kStepColumns) * ElementBytes();
 }
 
+int64_t OneDnn::XBytes(const Panels& panels, int64_t tokens) const {
+  const int64_t scales = type_ != Type::kInt8 ? 0 : (panels.columns + panels.block - 1) / panels.block;
+  return ScalesOf(panels, tokens) + scales * RoundUp(tokens, kTokenStep) * static_cast<int64_t>(sizeof(float));
+}
+
 int64_t OneDnn::ScratchBytes(const Panels& panels) const {
-  return PanelBytes(panels, ElementBytes()) + kSumsBytes + panels.scratchpad_bytes;
+  return Scratch(panels, type_).onednn + panels.scratchpad_bytes;
 }
 
 void OneDnn::PackX(const Panels& panels, const KernelTable& kernels, const float* x, int64_t token, int64_t tokens,
                    uint8_t* packed) const {
   const int64_t rows = RoundUp(tokens, kTokenStep), bytes = ElementBytes();
-  for (int64_t c = 0; c < panels.columns; c += panels.block) {
+  auto* scales = reinterpret_cast<float*>(packed + ScalesOf(panels, tokens));
+  for (int64_t c = 0; c < panels.columns; c += panels.block, scales += rows) {
     const int64_t count = std::min(panels.block, panels.columns - c), padded = RoundUp(count, kStepColumns);
     uint8_t* const row = packed + (c * rows + token * padded) * bytes;
-    kernels.store_row(type_ == Type::kBf16 ? Element::kBF16 : Element::kF32, x + c, count, row);
-    const int64_t last = token + 1 == tokens ? (rows - token) * padded : padded;
-    std::memset(row + count * bytes, 0, static_cast<size_t>((last - count) * bytes));
+    if (type_ == Type::kInt8) {
+      scales[token] = kernels.quantize_row(x + c, count, row);
+    } else {
+      kernels.store_row(type_ == Type::kBf16 ? Element::kBF16 : Element::kF32, x + c, count, row);
+    }
+    std::memset(row + count * bytes, 0, static_cast<size_t>((padded - count) * bytes));
+    if (token + 1 < tokens) continue;
+    std::memset(row + padded * bytes, 0, static_cast<size_t>((rows - tokens) * padded * bytes));
+    if (type_ == Type::kInt8) std::fill(scales + tokens, scales + rows, 0.0f);
   }
 }
 
@@ -264,9 +297,6 @@ struct Product {
   std::vector<Operands> slots;
 };
 
-constexpr int64_t kRunTokens = 128;  // that one product takes where there are so many; kTokenStep otherwise
-static_assert(kRunTokens % OneDnn::kTokenStep == 0, "whole steps");
-
 }  // namespace
 
 struct OneDnn::Shape {
@@ -364,35 +394,46 @@ Status LoadedOneDnn::MakePrimitive(const MemoryDesc& x, const MemoryDesc& w, con
 }
 
 Status LoadedOneDnn::MakeProduct(int64_t tokens, int64_t columns, Shape* shape, Product* product) const {
-  const dnnl_data_type_t element = type() == Type::kBf16 ? dnnl_bf16 : dnnl_f32;
+  const bool int8 = type() == Type::kInt8;
+  const dnnl_data_type_t element = int8 ? dnnl_s8 : type() == Type::kBf16 ? dnnl_bf16 : dnnl_f32;
   MemoryDesc x(library_), out(library_);
-  OCTET_RETURN_IF_ERROR(x.Init(tokens, columns, element, dnnl_ab));
-  OCTET_RETURN_IF_ERROR(out.Init(tokens, kPanelRows, dnnl_f32, dnnl_ab));
+  OCTET_RETURN_IF_ERROR(x.Init(tokens, columns, int8 ? dnnl_u8 : element, dnnl_ab));
+  OCTET_RETURN_IF_ERROR(out.Init(tokens, kPanelRows, int8 ? dnnl_s32 : dnnl_f32, dnnl_ab));
   // The same bytes in words that different implementations know.
-  static_assert(kPanelRows == 64 && kStepColumns % 32 == 0, "blocks of the tags");
-  const auto tags =
-      type() == Type::kBf16 ? std::array{dnnl_BA16a64b2a, dnnl_BA16a64b2a} : std::array{dnnl_BA16a64b, dnnl_ab};
-  std::string why;
-  for (const dnnl_format_tag_t tag : tags) {
+  static_assert(kPanelRows == 64 && kStepColumns % 64 == 0, "blocks of the tags");
+  const dnnl_format_tag_t blocked = int8 ? dnnl_BA16a64b4a : type() == Type::kBf16 ? dnnl_BA16a64b2a : dnnl_BA16a64b;
+  for (const dnnl_format_tag_t tag : {blocked, dnnl_ab}) {
+    if (tag == dnnl_ab && type() != Type::kF32) break;
     MemoryDesc w(library_);
     OCTET_RETURN_IF_ERROR(w.Init(columns, kPanelRows, element, tag));
+    // In 8 bits every product is scaled on its own.
+    const int ways = int8 ? 1 : 2;
     Owned<dnnl_primitive_desc_t> desc[2];
-    for (const bool add : {false, true}) OCTET_RETURN_IF_ERROR(MakePrimitive(x, w, out, add, &desc[add]));
-    const char* name = nullptr;
-    OCTET_ONEDNN_CALL(library_, primitive_desc_query, desc[1].get(), dnnl_query_impl_info_str, 0, &name);
-    shape->implementation = name;
-    if (shape->implementation.starts_with("ref")) continue;
-    for (const bool add : {false, true}) {
-      auto& primitive = add ? product->add : product->store;
+    bool quick = true;
+    for (int add = 0; add < ways; ++add) {
+      OCTET_RETURN_IF_ERROR(MakePrimitive(x, w, out, add == 1, &desc[add]));
+      const char* name = nullptr;
+      OCTET_ONEDNN_CALL(library_, primitive_desc_query, desc[add].get(), dnnl_query_impl_info_str, 0, &name);
+      if (quick) shape->implementation = name;
+      quick = quick && !shape->implementation.starts_with("ref");
+    }
+    if (!quick) continue;
+    // Without VNNI it would add pairs of products in 16 bits, which may be too few.
+    if (int8 && shape->implementation.find("vnni") == std::string::npos &&
+        shape->implementation.find("amx") == std::string::npos) {
+      continue;
+    }
+    int largest = 0;
+    int64_t bytes[2] = {};
+    for (int add = 0; add < ways; ++add) {
+      auto& primitive = add == 1 ? product->add : product->store;
       primitive = Owned<dnnl_primitive_t>(library_.primitive_destroy);
       OCTET_ONEDNN_CALL(library_, primitive_create, primitive.out(), desc[add].get());
+      const auto* scratchpad = library_.primitive_desc_query_md(desc[add].get(), dnnl_query_scratchpad_md, 0);
+      bytes[add] = static_cast<int64_t>(library_.memory_desc_get_size(scratchpad));
+      if (bytes[add] > bytes[largest]) largest = add;
     }
-    const auto bytes_of = [&](const auto& d) {
-      const auto* scratchpad = library_.primitive_desc_query_md(d.get(), dnnl_query_scratchpad_md, 0);
-      return static_cast<int64_t>(library_.memory_desc_get_size(scratchpad));
-    };
-    const int larger = bytes_of(desc[1]) > bytes_of(desc[0]) ? 1 : 0;
-    shape->scratchpad_bytes = std::max(shape->scratchpad_bytes, RoundUp(bytes_of(desc[larger]), 64));
+    shape->scratchpad_bytes = std::max(shape->scratchpad_bytes, RoundUp(bytes[largest], 64));
     const auto make = [&](auto md, Owned<dnnl_memory_t>* memory) -> Status {
       *memory = Owned<dnnl_memory_t>(library_.memory_destroy);
       OCTET_ONEDNN_CALL(library_, memory_create, memory->out(), md, engine_.get(), nullptr);
@@ -404,11 +445,11 @@ Status LoadedOneDnn::MakeProduct(int64_t tokens, int64_t columns, Shape* shape, 
       OCTET_RETURN_IF_ERROR(make(w.get(), &o.w));
       OCTET_RETURN_IF_ERROR(make(out.get(), &o.out));
       OCTET_RETURN_IF_ERROR(
-          make(library_.primitive_desc_query_md(desc[larger].get(), dnnl_query_scratchpad_md, 0), &o.scratchpad));
+          make(library_.primitive_desc_query_md(desc[largest].get(), dnnl_query_scratchpad_md, 0), &o.scratchpad));
     }
     return octet::OkStatus();
   }
-  return octet::Unavailable("oneDNN has only its reference implementation (" + shape->implementation + ") here");
+  return octet::Unavailable("oneDNN has only " + shape->implementation + " for it here");
 }
 
 StatusOr<OneDnn::Shape*> LoadedOneDnn::ShapeOf(int64_t columns) {
@@ -432,10 +473,15 @@ Status LoadedOneDnn::Run(const Panels& panels, const KernelTable& kernels, const
   const OneThread one(library_);
   const Slot slot(this, worker);
   const dnnl_stream_t stream = streams_[slot.index()].get();
+  const Scratch at(panels, type());
+  const bool int8 = type() == Type::kInt8;
   const auto expand = type() == Type::kBf16 ? kernels.expand_bf16 : kernels.expand;
-  uint8_t* const panel = scratch;
-  uint8_t* const sums = panel + PanelBytes(panels, ElementBytes());
-  uint8_t* const scratchpad = sums + kSumsBytes;
+  uint8_t* const panel = scratch + at.panel;
+  auto* const sums = reinterpret_cast<float*>(scratch + at.sums);
+  auto* const floats = reinterpret_cast<float*>(scratch + at.floats);
+  auto* const scales = reinterpret_cast<float*>(scratch + at.scales);
+  auto* const offsets = reinterpret_cast<int32_t*>(scratch + at.offsets);
+  auto* const products = reinterpret_cast<int32_t*>(scratch + at.products);
   const int64_t num_panels = (p.num_tiles + kPanelTiles - 1) / kPanelTiles, rows = RoundUp(p.tokens, kTokenStep);
   for (int64_t index = begin; index < end; ++index) {
     const int64_t tile = index % num_panels * kPanelTiles, token = index / num_panels * p.tokens_per_item;
@@ -443,28 +489,33 @@ Status LoadedOneDnn::Run(const Panels& panels, const KernelTable& kernels, const
     const auto num_tiles = static_cast<int>(std::min<int64_t>(kPanelTiles, p.num_tiles - tile));
     for (int64_t column = 0; column < p.columns; column += panels.block) {
       const int64_t count = std::min(panels.block, p.columns - column), padded = RoundUp(count, kStepColumns);
-      expand(p.tiles + tile, num_tiles, column, count, panel);
+      expand(p.tiles + tile, num_tiles, column, count, int8 ? static_cast<void*>(floats) : panel);
+      if (int8) kernels.quantize_panel(floats, padded, reinterpret_cast<uint32_t*>(panel), scales, offsets);
+      const auto* const x_scales =
+          reinterpret_cast<const float*>(packed + ScalesOf(panels, p.tokens)) + column / panels.block * rows;
       const Shape& shape = column + count < p.columns ? *panels.whole : *panels.last;
       for (int64_t t = token; t < end_token;) {
         const bool run = end_token - t >= kRunTokens && shape.run.store.get() != nullptr;
         const Product& product = run ? shape.run : shape.step;
         const Product::Operands& o = product.slots[slot.index()];
         const uint8_t* const x = packed + (column * rows + t * padded) * ElementBytes();
-        const int64_t offset = (t - token) * kPanelRows * static_cast<int64_t>(sizeof(float));
+        float* const out = sums + (t - token) * kPanelRows;
         OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.x.get(), const_cast<uint8_t*>(x));  // only read
         OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.w.get(), panel);
-        OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.out.get(), sums + offset);
-        OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.scratchpad.get(), scratchpad);
+        OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.out.get(), int8 ? static_cast<void*>(products) : out);
+        OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.scratchpad.get(), scratch + at.onednn);
         const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, o.x.get()},
                                         {DNNL_ARG_WEIGHTS, o.w.get()},
                                         {DNNL_ARG_DST, o.out.get()},
                                         {DNNL_ARG_SCRATCHPAD, o.scratchpad.get()}};
-        const auto& primitive = column > 0 ? product.add : product.store;
+        const auto& primitive = column > 0 && !int8 ? product.add : product.store;
         OCTET_ONEDNN_CALL(library_, primitive_execute, primitive.get(), stream, std::size(args), args);
-        t += run ? kRunTokens : kTokenStep;
+        const int64_t tokens = run ? kRunTokens : kTokenStep;
+        if (int8) kernels.add_products(products, tokens, x_scales + t, scales, offsets, column > 0, out);
+        t += tokens;
       }
     }
-    kernels.finish(p, index, reinterpret_cast<const float*>(sums));
+    kernels.finish(p, index, sums);
   }
   return octet::OkStatus();
 }
@@ -485,7 +536,7 @@ StatusOr<std::shared_ptr<OneDnn>> OneDnn::Open(Type type, uint32_t workers, cons
   // Its first product says whether it has anything quick here, and what that is called.
   const auto panels = onednn->Prepare(kMostColumns);
   if (!panels.ok()) return octet::Unavailable(panels.status().message());
-  onednn->SetName("oneDNN " + VersionText(*library->version()) + (type == Type::kBf16 ? " bf16 (" : " f32 (") +
+  onednn->SetName("oneDNN " + VersionText(*library->version()) + " " + onednn->type_name() + " (" +
                   panels->whole->implementation + ")");
   return std::shared_ptr<OneDnn>(std::move(onednn));
 }

@@ -23,7 +23,9 @@ namespace octet_cpu {
 
 class OneDnn {
  public:
-  enum class Type { kF32, kBf16 };  // of x and w as they are multiplied; sums are f32
+  // Of x and w as they are multiplied; sums are f32. kInt8: x in u8 and w in s8, the largest of a row within a panel
+  // being 127, and sums of a panel exact.
+  enum class Type { kF32, kBf16, kInt8 };
 
   // Items are kPanelTiles tiles and at most so many tokens, in multiples of kTokenStep.
   static constexpr int64_t kTokenStep = 32, kMaxTokensPerItem = 512;
@@ -46,6 +48,7 @@ class OneDnn {
   OneDnn& operator=(const OneDnn&) = delete;
 
   Type type() const { return type_; }
+  const char* type_name() const { return type_ == Type::kInt8 ? "u8s8" : type_ == Type::kBf16 ? "bf16" : "f32"; }
   const std::string& name() const { return name_; }  // "oneDNN 2.6.3 bf16 (brg:avx512_core_bf16)"
 
   // Makes the primitives that are not there yet; they live as long as this. Thread-safe.
@@ -67,7 +70,8 @@ class OneDnn {
 
  protected:
   explicit OneDnn(Type type) : type_(type) {}
-  int64_t ElementBytes() const { return type_ == Type::kBf16 ? 2 : 4; }
+  int64_t ElementBytes() const { return type_ == Type::kInt8 ? 1 : type_ == Type::kBf16 ? 2 : 4; }
+  int64_t ScalesOf(const Panels& panels, int64_t tokens) const;  // bytes into packed x
   void SetName(std::string name) { name_ = std::move(name); }
 
  private:

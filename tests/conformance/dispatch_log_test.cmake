@@ -1,4 +1,4 @@
-# OCTET_VERBOSE=dispatch prints on stderr which kernels the CPU backend chose and which it passed over; without it nothing.
+# OCTET_VERBOSE=dispatch prints on stderr which kernels the CPU backend chose, which it passed over and who computes prompts; without it nothing.
 # Assumes KIT, octet-conformance; BACKEND, the CPU backend; PROCESSOR, as CMake names it. Reference:
 # backends/cpu/dispatch.h.
 function(octet_dispatch_log out)
@@ -22,7 +22,8 @@ else()
 endif()
 
 octet_dispatch_log(log OCTET_CPU_ISA=${isa} OCTET_VERBOSE=dispatch)
-foreach(line IN ITEMS "${chosen}" "${passed_over}")
+string(REPLACE "kernels for" "prompts by kernels for" prompts "${chosen}")
+foreach(line IN ITEMS "${chosen}" "${passed_over}" "${prompts}")
   string(FIND "${log}" "${line}" at)
   if(at EQUAL -1)
     message(FATAL_ERROR "stderr lacks '${line}'; it is: ${log}")

@@ -141,6 +141,7 @@ constexpr int kMaxPackedTokensPerItem = 512;
 constexpr int kPackedTokens = 16;  // of x's operands
 constexpr int kPanelTiles = 4;     // of a panel that a library multiplies with
 constexpr int kPanelRows = kPanelTiles * kTileRows;
+constexpr int kPanelStep = 64;  // its columns are a multiple of
 
 // ---- Elementwise, one row of f32 at a time ----
 
@@ -187,10 +188,19 @@ struct KernelTable {
   void (*linear_int8)(const LinearParams&, int64_t begin, int64_t end);
   void (*quantize_x)(const float* x, int64_t columns, uint8_t* out);
   // For products that are computed elsewhere: columns [column, column + columns) of up to kPanelTiles tiles, zeros up
-  // to a multiple of 32 columns and for tiles that are missing. expand: f32 [columns][kPanelRows]; expand_bf16: pairs
-  // of columns, [columns / 2][kPanelRows] words, the even column below. column is a multiple of 32.
+  // to a multiple of kPanelStep columns and for tiles that are missing. expand: f32 [columns][kPanelRows]; expand_bf16:
+  // pairs of columns, [columns / 2][kPanelRows] words, the even column below. column is a multiple of 32.
   void (*expand)(const Tile* tiles, int num_tiles, int64_t column, int64_t columns, void* panel);
   void (*expand_bf16)(const Tile* tiles, int num_tiles, int64_t column, int64_t columns, void* panel);
+  // And such products in 8 bits, the largest of a row being 127: columns a multiple of kPanelStep. quantize_panel: of
+  // f32 [columns][kPanelRows] the words [columns / 4][kPanelRows], the first of four columns lowest, what a code is
+  // worth and 128 times the sum of codes, [kPanelRows] each. quantize_row: x [columns] as codes + 128, zeros behind up
+  // to a multiple of kPanelStep; returns what a code is worth.
+  void (*quantize_panel)(const float* panel, int64_t columns, uint32_t* codes, float* scales, int32_t* offsets);
+  float (*quantize_row)(const float* x, int64_t columns, uint8_t* codes);
+  // sums [tokens][kPanelRows] = or += x_scales[token] scales[row] (products - offsets[row]).
+  void (*add_products)(const int32_t* products, int64_t tokens, const float* x_scales, const float* scales,
+                       const int32_t* offsets, bool add, float* sums);
   // y of item `index` of kPanelTiles tiles from the sums [tokens of the item][kPanelRows].
   void (*finish)(const LinearParams&, int64_t index, const float* sums);
   // Row `row` of tiles as f32 [columns] times scale.
