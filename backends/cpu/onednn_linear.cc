@@ -23,11 +23,14 @@ using octet::Status;
 using octet::StatusOr;
 
 constexpr int64_t kStepColumns = kPanelStep;
+constexpr int64_t kMostColumns = 640;  // of a panel
 
 int64_t RoundUp(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 constexpr int64_t kRunTokens = 128;  // that one product takes where there are so many; kTokenStep otherwise
 static_assert(kRunTokens % OneDnn::kTokenStep == 0, "whole steps");
+
+int64_t PanelsOf(const OneDnn::Panels& panels) { return (panels.columns + panels.block - 1) / panels.block; }
 
 // A worker's scratch, in bytes: where its parts begin.
 struct Scratch {
@@ -53,15 +56,17 @@ struct Scratch {
 
 }  // namespace
 
-// Packed x: panels one behind the other, of [tokens to a whole step][columns of the panel to a multiple of 64]; behind
-// those of kInt8 the scales, [panels][tokens to a whole step].
-int64_t OneDnn::ScalesOf(const Panels& panels, int64_t tokens) const {
+// Packed x: panels one behind the other, of [tokens to a whole step][columns of the panel to a multiple of 64]. kInt8:
+// that twice, x's codes and those of what they leave of x, and behind both what they are worth, [2][panels][tokens to a
+// whole step].
+int64_t OneDnn::PlaneBytes(const Panels& panels, int64_t tokens) const {
   return RoundUp(tokens, kTokenStep) * RoundUp(panels.columns, kStepColumns) * ElementBytes();
 }
 
 int64_t OneDnn::XBytes(const Panels& panels, int64_t tokens) const {
-  const int64_t scales = type_ != Type::kInt8 ? 0 : (panels.columns + panels.block - 1) / panels.block;
-  return ScalesOf(panels, tokens) + scales * RoundUp(tokens, kTokenStep) * static_cast<int64_t>(sizeof(float));
+  const int64_t plane = PlaneBytes(panels, tokens);
+  if (type_ != Type::kInt8) return plane;
+  return 2 * plane + 2 * PanelsOf(panels) * RoundUp(tokens, kTokenStep) * static_cast<int64_t>(sizeof(float));
 }
 
 int64_t OneDnn::ScratchBytes(const Panels& panels) const {
@@ -70,20 +75,27 @@ int64_t OneDnn::ScratchBytes(const Panels& panels) const {
 
 void OneDnn::PackX(const Panels& panels, const KernelTable& kernels, const float* x, int64_t token, int64_t tokens,
                    uint8_t* packed) const {
-  const int64_t rows = RoundUp(tokens, kTokenStep), bytes = ElementBytes();
-  auto* scales = reinterpret_cast<float*>(packed + ScalesOf(panels, tokens));
-  for (int64_t c = 0; c < panels.columns; c += panels.block, scales += rows) {
+  const int64_t rows = RoundUp(tokens, kTokenStep), bytes = ElementBytes(), plane = PlaneBytes(panels, tokens);
+  const int planes = type_ == Type::kInt8 ? 2 : 1;
+  for (int64_t c = 0, panel = 0; c < panels.columns; c += panels.block, ++panel) {
     const int64_t count = std::min(panels.block, panels.columns - c), padded = RoundUp(count, kStepColumns);
-    uint8_t* const row = packed + (c * rows + token * padded) * bytes;
-    if (type_ == Type::kInt8) {
-      scales[token] = kernels.quantize_row(x + c, count, row);
-    } else {
-      kernels.store_row(type_ == Type::kBf16 ? Element::kBF16 : Element::kF32, x + c, count, row);
+    float rest[kMostColumns];
+    const float* from = x + c;
+    for (int i = 0; i < planes; ++i) {
+      uint8_t* const row = packed + i * plane + (c * rows + token * padded) * bytes;
+      if (type_ == Type::kInt8) {
+        float* const scales = reinterpret_cast<float*>(packed + 2 * plane) + (i * PanelsOf(panels) + panel) * rows;
+        const float scale = scales[token] = kernels.quantize_row(from, count, row);
+        for (int64_t k = 0; k < count; ++k) rest[k] = from[k] - scale * static_cast<float>(row[k] - 128);
+        from = rest;
+        if (token + 1 == tokens) std::fill(scales + tokens, scales + rows, 0.0f);
+      } else {
+        kernels.store_row(type_ == Type::kBf16 ? Element::kBF16 : Element::kF32, from, count, row);
+      }
+      std::memset(row + count * bytes, 0, static_cast<size_t>((padded - count) * bytes));
+      if (token + 1 == tokens)
+        std::memset(row + padded * bytes, 0, static_cast<size_t>((rows - tokens) * padded * bytes));
     }
-    std::memset(row + count * bytes, 0, static_cast<size_t>((padded - count) * bytes));
-    if (token + 1 < tokens) continue;
-    std::memset(row + padded * bytes, 0, static_cast<size_t>((rows - tokens) * padded * bytes));
-    if (type_ == Type::kInt8) std::fill(scales + tokens, scales + rows, 0.0f);
   }
 }
 
@@ -98,8 +110,6 @@ StatusOr<std::shared_ptr<OneDnn>> OneDnn::Open(Type, uint32_t, const char*) {
 #else
 
 namespace {
-
-constexpr int64_t kMostColumns = 640;  // of a panel
 
 // Columns of a panel: as many panels as needed, of the same size but for the last.
 int64_t BlockOf(int64_t columns) {
@@ -483,6 +493,7 @@ Status LoadedOneDnn::Run(const Panels& panels, const KernelTable& kernels, const
   auto* const offsets = reinterpret_cast<int32_t*>(scratch + at.offsets);
   auto* const products = reinterpret_cast<int32_t*>(scratch + at.products);
   const int64_t num_panels = (p.num_tiles + kPanelTiles - 1) / kPanelTiles, rows = RoundUp(p.tokens, kTokenStep);
+  const int64_t plane = PlaneBytes(panels, p.tokens);
   for (int64_t index = begin; index < end; ++index) {
     const int64_t tile = index % num_panels * kPanelTiles, token = index / num_panels * p.tokens_per_item;
     const int64_t end_token = std::min<int64_t>(token + p.tokens_per_item, rows);
@@ -491,27 +502,30 @@ Status LoadedOneDnn::Run(const Panels& panels, const KernelTable& kernels, const
       const int64_t count = std::min(panels.block, p.columns - column), padded = RoundUp(count, kStepColumns);
       expand(p.tiles + tile, num_tiles, column, count, int8 ? static_cast<void*>(floats) : panel);
       if (int8) kernels.quantize_panel(floats, padded, reinterpret_cast<uint32_t*>(panel), scales, offsets);
-      const auto* const x_scales =
-          reinterpret_cast<const float*>(packed + ScalesOf(panels, p.tokens)) + column / panels.block * rows;
       const Shape& shape = column + count < p.columns ? *panels.whole : *panels.last;
       for (int64_t t = token; t < end_token;) {
         const bool run = end_token - t >= kRunTokens && shape.run.store.get() != nullptr;
         const Product& product = run ? shape.run : shape.step;
         const Product::Operands& o = product.slots[slot.index()];
-        const uint8_t* const x = packed + (column * rows + t * padded) * ElementBytes();
-        float* const out = sums + (t - token) * kPanelRows;
-        OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.x.get(), const_cast<uint8_t*>(x));  // only read
-        OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.w.get(), panel);
-        OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.out.get(), int8 ? static_cast<void*>(products) : out);
-        OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.scratchpad.get(), scratch + at.onednn);
-        const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, o.x.get()},
-                                        {DNNL_ARG_WEIGHTS, o.w.get()},
-                                        {DNNL_ARG_DST, o.out.get()},
-                                        {DNNL_ARG_SCRATCHPAD, o.scratchpad.get()}};
-        const auto& primitive = column > 0 && !int8 ? product.add : product.store;
-        OCTET_ONEDNN_CALL(library_, primitive_execute, primitive.get(), stream, std::size(args), args);
         const int64_t tokens = run ? kRunTokens : kTokenStep;
-        if (int8) kernels.add_products(products, tokens, x_scales + t, scales, offsets, column > 0, out);
+        float* const out = sums + (t - token) * kPanelRows;
+        for (int64_t i = 0; i < (int8 ? 2 : 1); ++i) {
+          const uint8_t* const x = packed + i * plane + (column * rows + t * padded) * ElementBytes();
+          OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.x.get(), const_cast<uint8_t*>(x));  // only read
+          OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.w.get(), panel);
+          OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.out.get(), int8 ? static_cast<void*>(products) : out);
+          OCTET_ONEDNN_CALL(library_, memory_set_data_handle, o.scratchpad.get(), scratch + at.onednn);
+          const dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, o.x.get()},
+                                          {DNNL_ARG_WEIGHTS, o.w.get()},
+                                          {DNNL_ARG_DST, o.out.get()},
+                                          {DNNL_ARG_SCRATCHPAD, o.scratchpad.get()}};
+          const auto& primitive = column > 0 && !int8 ? product.add : product.store;
+          OCTET_ONEDNN_CALL(library_, primitive_execute, primitive.get(), stream, std::size(args), args);
+          if (!int8) continue;
+          const auto* const x_scales = reinterpret_cast<const float*>(packed + 2 * plane) +
+                                       (i * PanelsOf(panels) + column / panels.block) * rows + t;
+          kernels.add_products(products, tokens, x_scales, scales, offsets, column > 0 || i > 0, out);
+        }
         t += tokens;
       }
     }

@@ -381,7 +381,8 @@ struct OneDnnWay {
 constexpr OneDnnWay kOneDnn[] = {
     {"prompts=onednn-f32", 1e-6}, {"prompts=onednn-bf16", 0x1p-7}, {"prompts=onednn-u8s8", 0}};
 
-// x and w rounded to 1/127 of their row's largest element, or of the largest in a panel, which is at most that.
+// w rounded to 1/127 of its row's largest element, or of the largest in a panel, which is at most that; x to 1/127 of
+// half of that.
 void ExpectProductIn8Bits(const Matrix& m, const std::vector<float>& x, const std::vector<float>& y) {
   const auto columns = static_cast<size_t>(m.columns), rows = static_cast<size_t>(m.rows);
   for (size_t t = 0; t < x.size() / columns; ++t) {
@@ -396,7 +397,8 @@ void ExpectProductIn8Bits(const Matrix& m, const std::vector<float>& x, const st
         x_top = std::max(x_top, std::abs(a));
         w_top = std::max(w_top, std::abs(w));
       }
-      ASSERT_NEAR(y[t * rows + r], sum, 1.02 / 254 * (x_top * w_sum + w_top * x_sum)) << "token " << t << " row " << r;
+      ASSERT_NEAR(y[t * rows + r], sum, 1.02 / 254 * (x_top / 254 * w_sum + w_top * x_sum))
+          << "token " << t << " row " << r;
     }
   }
 }
@@ -599,7 +601,7 @@ TEST(CpuDenseTest, StackedPartsRowScalesBiasNormAndResidualInPlace) {
           }
           double rounded = exact ? 0 : 0x1p-7 * magnitude;
           if (std::string_view(options) == "prompts=onednn-u8s8" && tokens == 20) {
-            rounded = 1.02 / 254 * (x_top * w_sum + w_top * x_sum);
+            rounded = 1.02 / 254 * (x_top / 254 * w_sum + w_top * x_sum);
           }
           ASSERT_NEAR(y[t * 113 + row], sum, 2e-4 * (1 + std::abs(sum)) + rounded) << t << " " << row;
         }
