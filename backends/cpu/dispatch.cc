@@ -56,8 +56,8 @@ struct Entry {
   const char* isa;
   const char* target;
   int32_t lanes;
-  const char* (*refuse)();         // null: it runs here
-  void (*fill[10])(KernelTable*);  // null: nothing further
+  const char* (*refuse)();        // null: it runs here
+  void (*fill[8])(KernelTable*);  // null: nothing further
 };
 
 #define OCTET_KERNELS(isa) isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillPanel, isa::FillElementwise
