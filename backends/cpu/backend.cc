@@ -12,6 +12,7 @@
 #include "backends/cpu/context.h"
 #include "backends/cpu/dense.h"
 #include "backends/cpu/dispatch.h"
+#include "backends/cpu/fused.h"
 #include "backends/cpu/quant.h"
 #include "octet/plugin.hpp"
 
@@ -28,18 +29,20 @@ class CpuDevice final : public octet::HostMemoryDevice {
   octet::QuantOps& quant() override { return quant_; }
   octet::AttentionBackend& attention() override { return attention_; }
   octet::DenseOps* dense() override { return &dense_; }
+  octet::FusedOps* fused() override { return &fused_; }
 
  private:
   const Context context_;
   Quant quant_{context_};
   Attention attention_{context_};
   Dense dense_{context_, &held()};
+  Fused fused_{context_};
 };
 
 class CpuBackend final : public octet::Backend {
  public:
   const octet::BackendIdentity& identity() const override { return identity_; }
-  octet::BackendFeatures features() const override { return {.dense = true}; }
+  octet::BackendFeatures features() const override { return {.dense = true, .fused = true}; }
   StatusOr<uint32_t> CountDevices() override { return uint32_t{1}; }
 
   StatusOr<octet::DeviceDescription> Describe(uint32_t index) override {

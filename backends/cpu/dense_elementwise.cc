@@ -74,18 +74,13 @@ Status Dense::Rope(octet::Stream&, const Tensor& x, const Tensor& positions, con
     return InvalidArgument("rope: " + std::to_string(pairs) + " pairs do not fit into head_dim " +
                            std::to_string(x.shape[2]));
   }
-  const auto* position = octet::HostData<const int32_t>(positions);
-  for (int64_t t = 0; t < x.shape[0]; ++t) {
-    if (position[t] < 0 || position[t] >= cos_sin.shape[0]) {
-      return InvalidArgument("rope: positions[" + std::to_string(t) + "] is " + std::to_string(position[t]) +
-                             "; the table has " + std::to_string(cos_sin.shape[0]) + " positions");
-    }
-  }
+  OCTET_RETURN_IF_ERROR(octet::CheckHostPositions(positions, cos_sin.shape[0]));
   if (octet::NumElements(x) == 0 || pairs == 0) return OkStatus();
   RopeParams p{};
   p.pairs = pairs;
   p.pair_stride = cos_sin.stride[1];
   p.interleaved = interleaved;
+  const auto* position = octet::HostData<const int32_t>(positions);
   const auto* table = octet::HostData<const float>(cos_sin);
   const KernelTable& kernels = *context_.kernels;
   return ForRows(context_, scratch_, 8 * pairs, nullptr, FloatRows(kernels, x), true,

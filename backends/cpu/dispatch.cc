@@ -26,6 +26,7 @@ namespace octet_cpu {
   void FillLinear(KernelTable*);      \
   void FillPanel(KernelTable*);       \
   void FillElementwise(KernelTable*); \
+  void FillQkvAppend(KernelTable*);   \
   }
 #if defined(OCTET_CPU_X86)
 OCTET_DECLARE_KERNELS(v4)
@@ -57,10 +58,11 @@ struct Entry {
   const char* target;
   int32_t lanes;
   const char* (*refuse)();        // null: it runs here
-  void (*fill[8])(KernelTable*);  // null: nothing further
+  void (*fill[9])(KernelTable*);  // null: nothing further
 };
 
-#define OCTET_KERNELS(isa) isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillPanel, isa::FillElementwise
+#define OCTET_KERNELS(isa) \
+  isa::FillQuantize, isa::FillAttention, isa::FillLinear, isa::FillPanel, isa::FillElementwise, isa::FillQkvAppend
 #define OCTET_INTEGER_KERNELS(isa) isa::FillAttentionWords, isa::FillLinearInt8
 #if defined(OCTET_CPU_X86)
 // clang knows the levels by name from version 18 on.

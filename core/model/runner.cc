@@ -12,6 +12,14 @@ constexpr uint64_t kAlignment = 256;
 
 uint64_t Align(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+// [tokens][count][head_dim] inside packed rows, from column `first` on.
+Tensor Heads(const Tensor& rows, int64_t first, int64_t count, int64_t head_dim) {
+  Tensor t = MakeTensor(rows.buffer, DType::kF32, {rows.shape[0], count, head_dim},
+                        rows.offset + static_cast<uint64_t>(first) * sizeof(float));
+  t.stride[0] = rows.stride[0];
+  return t;
+}
+
 #define RETURN_IF_DEVICE_ERROR(expr)                                    \
   do {                                                                  \
     if (Status status_ = (expr); !status_.ok()) return ToAbsl(status_); \
@@ -93,6 +101,14 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Prepare(const Model& model, cons
       found = runner->attention_.end() - 1;
     }
     runner->attention_of_layer_.push_back(static_cast<size_t>(found - runner->attention_.begin()));
+  }
+  if (FusedOps* fused = runner->device_.fused(); fused != nullptr) {
+    int32_t level = 2;
+    for (const Attention& attention : runner->attention_) {
+      level = std::min(level, fused->Supports(FusedEntry::kQkvAppend, attention.desc).level);
+    }
+    runner->fused_ = level > 0;
+    if (level > 0) runner->support_level_ = std::min(runner->support_level_, level);
   }
   runner->linear_workspace_offset_ = workspace;
   runner->plan_.workspace = workspace + model.linear_workspace_bytes();
@@ -284,43 +300,60 @@ absl::Status Runner::Linear(const Weight& weight, const Tensor& x, const Tensor&
   return ToAbsl(device_.dense()->Linear(*stream_.get(), args));
 }
 
+absl::Status Runner::AppendQkv(int32_t index, const Tensor& x, const Tensor& qkv, const Tensor& q) {
+  const ModelConfig& c = model_.config();
+  const LayerWeights& w = model_.layer(index);
+  const KvLayer& kv_layer = cache_->layer(index);
+  Stream& stream = *stream_.get();
+  const Tensor positions = View(at_.positions, DType::kI32, {tokens_});
+  const Tensor slots = View(at_.slots, DType::kI64, {tokens_});
+  const Tensor& cos_sin = cos_sin_[static_cast<size_t>(c.layers[static_cast<size_t>(index)].rope)];
+  const Tensor *q_gain = nullptr, *k_gain = nullptr;
+  if (w.q_norm) {
+    q_gain = balanced_ && w.balanced_q_norm ? &*w.balanced_q_norm : &*w.q_norm;
+    k_gain = balanced_ && w.balanced_k_norm ? &*w.balanced_k_norm : &*w.k_norm;
+  }
+  if (fused_) {
+    RETURN_IF_ERROR(Linear(*w.qkv.get(), x, qkv, std::nullopt, w.attn_norm, nullptr));
+    const QkvAppendArgs args{.rope_interleaved = c.rope.interleaved,
+                             .qk_norm_eps = c.norm_eps,
+                             .qkv = &qkv,
+                             .bias = w.qkv_bias ? &*w.qkv_bias : nullptr,
+                             .q_gain = q_gain,
+                             .k_gain = k_gain,
+                             .cos_sin = &cos_sin,
+                             .positions = &positions,
+                             .slots = &slots,
+                             .q_out = &q};
+    return ToAbsl(device_.fused()->QkvAppend(stream, plan_.kv.layout, kv_layer, args));
+  }
+
+  DenseOps& dense = *device_.dense();
+  const Tensor k = Heads(qkv, c.q_heads * c.head_dim, c.kv_heads, c.head_dim);
+  const Tensor v = Heads(qkv, (c.q_heads + c.kv_heads) * c.head_dim, c.kv_heads, c.v_head_dim);
+  RETURN_IF_ERROR(Linear(*w.qkv.get(), x, qkv, w.qkv_bias, w.attn_norm, nullptr));
+  if (q_gain != nullptr) {
+    RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, q, *q_gain, nullptr, c.norm_eps, q));
+    RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, k, *k_gain, nullptr, c.norm_eps, k));
+  }
+  RETURN_IF_DEVICE_ERROR(dense.Rope(stream, q, positions, cos_sin, c.rope.interleaved));
+  RETURN_IF_DEVICE_ERROR(dense.Rope(stream, k, positions, cos_sin, c.rope.interleaved));
+  const KvTokens kv_tokens{.k = &k, .v = &v, .slots = &slots, .positions = &positions};
+  return ToAbsl(device_.quant().Append(stream, plan_.kv.layout, kv_layer, kv_tokens));
+}
+
 absl::Status Runner::RunLayer(int32_t index) {
   const ModelConfig& c = model_.config();
   const LayerWeights& w = model_.layer(index);
-  const LayerConfig& layer = c.layers[static_cast<size_t>(index)];
   DenseOps& dense = *device_.dense();
   Stream& stream = *stream_.get();
   const int64_t n = tokens_;
-  const int64_t qkv_row = (c.q_heads + c.kv_heads) * c.head_dim + c.kv_heads * c.v_head_dim;
 
   const Tensor x = View(at_.x, DType::kF32, {n, c.hidden_size});
-  const Tensor qkv = View(at_.qkv, DType::kF32, {n, qkv_row});
-  // [tokens][heads][head_dim] inside the packed rows, from column `first` on.
-  const auto heads = [&](int64_t first, int64_t count, int64_t head_dim) {
-    Tensor t = View(at_.qkv + static_cast<uint64_t>(first) * 4, DType::kF32, {n, count, head_dim});
-    t.stride[0] = qkv_row;
-    return t;
-  };
-  const Tensor q = heads(0, c.q_heads, c.head_dim);
-  const Tensor k = heads(c.q_heads * c.head_dim, c.kv_heads, c.head_dim);
-  const Tensor v = heads((c.q_heads + c.kv_heads) * c.head_dim, c.kv_heads, c.v_head_dim);
-  const Tensor positions = View(at_.positions, DType::kI32, {n});
-  const Tensor slots = View(at_.slots, DType::kI64, {n});
-
-  RETURN_IF_ERROR(Linear(*w.qkv.get(), x, qkv, w.qkv_bias, w.attn_norm, nullptr));
-  if (w.q_norm) {
-    const Tensor &q_gain = balanced_ && w.balanced_q_norm ? *w.balanced_q_norm : *w.q_norm,
-                 &k_gain = balanced_ && w.balanced_k_norm ? *w.balanced_k_norm : *w.k_norm;
-    RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, q, q_gain, nullptr, c.norm_eps, q));
-    RETURN_IF_DEVICE_ERROR(dense.Norm(stream, NormKind::kRms, k, k_gain, nullptr, c.norm_eps, k));
-  }
-  const Tensor& cos_sin = cos_sin_[static_cast<size_t>(layer.rope)];
-  RETURN_IF_DEVICE_ERROR(dense.Rope(stream, q, positions, cos_sin, c.rope.interleaved));
-  RETURN_IF_DEVICE_ERROR(dense.Rope(stream, k, positions, cos_sin, c.rope.interleaved));
-
-  const KvTokens kv_tokens{.k = &k, .v = &v, .slots = &slots, .positions = &positions};
+  const Tensor qkv = View(at_.qkv, DType::kF32, {n, (c.q_heads + c.kv_heads) * c.head_dim + c.kv_heads * c.v_head_dim});
+  const Tensor q = Heads(qkv, 0, c.q_heads, c.head_dim);
+  RETURN_IF_ERROR(AppendQkv(index, x, qkv, q));
   const KvLayer& kv_layer = cache_->layer(index);
-  RETURN_IF_DEVICE_ERROR(device_.quant().Append(stream, plan_.kv.layout, kv_layer, kv_tokens));
   const Tensor out = View(at_.attn, DType::kF32, {n, c.q_heads, c.v_head_dim});
   const AttentionPlan& plan = *attention_[attention_of_layer_[static_cast<size_t>(index)]].plan;
   RETURN_IF_DEVICE_ERROR(device_.attention().Run(stream, plan, kv_layer, {.q = &q, .out = &out}));

@@ -88,6 +88,9 @@ class Runner {
   absl::Status UploadBatch();
   absl::Status RunLayer(int32_t index);
   absl::Status ReadLogits();
+  // Q, K and V of a layer from x, K and V to the cache: bias, norms, RoPE and append in one call or one after the
+  // other.
+  absl::Status AppendQkv(int32_t index, const Tensor& x, const Tensor& qkv, const Tensor& q);
   absl::Status Linear(const Weight& weight, const Tensor& x, const Tensor& y, const std::optional<Tensor>& bias,
                       const std::optional<Tensor>& norm, const Tensor* residual);
   Tensor View(uint64_t offset, DType type, std::initializer_list<int64_t> shape) const {
@@ -102,6 +105,7 @@ class Runner {
   std::vector<size_t> attention_of_layer_;  // into attention_
   std::string attention_kernel_;
   bool balanced_ = false;  // K is written with the factors of the default INT8 recipe
+  bool fused_ = false;     // the device takes bias, norms, RoPE and append in one call, for every layer
   int32_t support_level_ = 2;
   uint64_t linear_workspace_offset_ = 0;
 

@@ -329,16 +329,23 @@ typedef struct octet_linear_args {
   uint64_t workspace_offset;
 } octet_linear_args;
 
-/* bias, QK-norm, RoPE, quantize, store and q in one call. */
+/* What linear's bias, norm (RMS) of Q and K, rope of both, and append do one after the other, in one pass over a packed
+ * row. The layout has V apart from K and no extra K. Every row is read, and q_out written, whether its slot is -1 or
+ * not; no workspace. */
 typedef struct octet_qkv_append_args {
   uint32_t struct_size;
   int32_t rope_interleaved;
-  float qk_norm_eps;
+  float qk_norm_eps; /* where there is a gain */
   int32_t reserved;
-  const octet_tensor* qkv;                    /* [tokens][(q_heads + 2 kv_heads) * head_dim] */
-  const octet_tensor *bias, *q_gain, *k_gain; /* f32; NULL none */
-  const octet_tensor *cos_sin, *positions, *slots;
-  const octet_tensor* q_out; /* may be OPAQUE, rows of q_row_bytes */
+  /* f32 [tokens][columns]: of each token the heads of Q, then those of K, both of K's head_dim, then those of V. Read
+   * only, but for q_out. */
+  const octet_tensor* qkv;
+  const octet_tensor *bias, *q_gain, *k_gain; /* f32 [columns], [head_dim], [head_dim]; each NULL none */
+  const octet_tensor* cos_sin;                /* as in rope; 0 pairs: no rotation by position */
+  const octet_tensor *positions, *slots;      /* i32 [tokens], also for the K offsets; i64 [tokens] as in append */
+  /* What run takes as q: q_type [tokens][q_heads][head_dim], or OPAQUE rows of q_row_bytes. Either the columns of Q in
+   * qkv themselves, or memory of its own. */
+  const octet_tensor* q_out;
 } octet_qkv_append_args;
 
 typedef struct octet_sample_args {

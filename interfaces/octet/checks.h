@@ -14,6 +14,7 @@
 #include <string>
 
 #include "octet/attention_backend.h"
+#include "octet/fused_ops.h"
 #include "octet/kv_cache.h"
 #include "octet/status.h"
 #include "octet/tensor.h"
@@ -353,6 +354,48 @@ inline Status CheckAttentionArgs(const AttentionDesc& d, const KvLayout& l, cons
   if (a.lse != nullptr) OCTET_RETURN_IF_ERROR(CheckTensor("lse", a.lse, DType::kF32, {tokens, d.q_heads}));
   if (a.mask != nullptr) OCTET_RETURN_IF_ERROR(CheckTensor("mask", a.mask, DType::kI8, {tokens, -1}));
   return OkStatus();
+}
+
+// ---- Fused
+
+// The query heads in packed rows of so many columns; 0 where no such row exists.
+inline int64_t QkvQueryHeads(const KvLayout& l, int64_t columns) {
+  const int64_t q = columns - int64_t{l.kv_heads} * (l.k.head_dim + l.v.head_dim);
+  const int64_t group = int64_t{l.kv_heads} * l.k.head_dim;
+  return q > 0 && q % group == 0 ? q / l.k.head_dim : 0;
+}
+
+// The tensors of a fused append; CheckLayer is the caller's. An OPAQUE q_out is the backend's to check.
+inline Status CheckQkvAppend(const KvLayout& l, const QkvAppendArgs& a) {
+  if (l.v_is_k || l.has_k_extra) {
+    return Unimplemented(
+        "qkv_append: a packed row has no place for a latent cache, where V is K's row or K has an extra part");
+  }
+  OCTET_RETURN_IF_ERROR(CheckTensor("qkv", a.qkv, DType::kF32, {-1, -1}));
+  const int64_t tokens = a.qkv->shape[0], columns = a.qkv->shape[1], q_heads = QkvQueryHeads(l, columns);
+  if (q_heads == 0) {
+    return InvalidArgument("qkv has " + std::to_string(columns) + " columns, which are no heads of Q, K and V for " +
+                           std::to_string(l.kv_heads) + " KV heads of " + std::to_string(l.k.head_dim) + " and " +
+                           std::to_string(l.v.head_dim) + " channels");
+  }
+  if (a.bias != nullptr) OCTET_RETURN_IF_ERROR(CheckTensor("bias", a.bias, DType::kF32, {columns}));
+  if (a.q_gain != nullptr) OCTET_RETURN_IF_ERROR(CheckTensor("q_gain", a.q_gain, DType::kF32, {l.k.head_dim}));
+  if (a.k_gain != nullptr) OCTET_RETURN_IF_ERROR(CheckTensor("k_gain", a.k_gain, DType::kF32, {l.k.head_dim}));
+  OCTET_RETURN_IF_ERROR(CheckTensor("cos_sin", a.cos_sin, DType::kF32, {-1, -1, 2}));
+  if (2 * a.cos_sin->shape[1] > l.k.head_dim) {
+    return InvalidArgument("cos_sin has " + std::to_string(a.cos_sin->shape[1]) +
+                           " pairs, which do not fit into head_dim " + std::to_string(l.k.head_dim));
+  }
+  OCTET_RETURN_IF_ERROR(CheckTensor("positions", a.positions, DType::kI32, {tokens}));
+  OCTET_RETURN_IF_ERROR(CheckTensor("slots", a.slots, DType::kI64, {tokens}));
+  if (a.q_out == nullptr) return InvalidArgument("q_out is NULL");
+  const DType q_type = TypeOf(*a.q_out);
+  if (q_type == DType::kOpaque) return OkStatus();
+  if (q_type != DType::kF32 && q_type != DType::kF16 && q_type != DType::kBF16) {
+    return Unimplemented(std::string("q_out of type ") + DTypeName(q_type) +
+                         " is unknown; f32, f16, bf16 and opaque are possible");
+  }
+  return CheckTensor("q_out", a.q_out, q_type, {tokens, q_heads, l.k.head_dim});
 }
 
 }  // namespace v1

@@ -171,13 +171,8 @@ class HostDenseOps final : public DenseOps {
       return InvalidArgument("rope: " + std::to_string(pairs) + " pairs do not fit into head_dim " +
                              std::to_string(x.shape[2]));
     }
+    OCTET_RETURN_IF_ERROR(CheckHostPositions(positions, cos_sin.shape[0]));
     const auto* position = HostData<const int32_t>(positions);
-    for (int64_t t = 0; t < x.shape[0]; ++t) {
-      if (position[t] < 0 || position[t] >= cos_sin.shape[0]) {
-        return InvalidArgument("rope: position " + std::to_string(position[t]) + " is outside the table of " +
-                               std::to_string(cos_sin.shape[0]));
-      }
-    }
     ParallelFor(x.shape[0], [&](uint32_t, int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         for (int64_t h = 0; h < x.shape[1]; ++h) {

@@ -106,23 +106,19 @@ inline Status CheckHostLayer(const KvLayout& l, const KvLayer& layer, int32_t q_
   return OkStatus();
 }
 
-// CheckTokens plus bounds and values: every slot is -1 or exists, every position has a row in the offset table.
-inline Status CheckHostTokens(const KvLayout& l, const KvLayer& layer, const KvTokens& t, bool gather) {
-  OCTET_RETURN_IF_ERROR(CheckTokens(l, layer, t, gather));
-  if (t.k != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("k", *t.k));
-  if (t.v != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("v", *t.v));
-  OCTET_RETURN_IF_ERROR(CheckHostBounds("slots", *t.slots));
-  if (t.positions != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("positions", *t.positions));
-  const int64_t slots = int64_t{l.num_pages} * l.page_tokens;
+// Every slot is -1 or exists, and the position of each that exists has a row in the offset table. Expects both tensors,
+// `positions` where the layer has offsets, to be inside their buffers.
+inline Status CheckHostSlots(const KvLayout& l, const KvLayer& layer, const Tensor& slots, const Tensor* positions) {
+  const int64_t count = int64_t{l.num_pages} * l.page_tokens;
   const int64_t blocks = layer.k_offset != nullptr ? layer.k_offset->shape[0] : 0;
-  for (int64_t i = 0; i < t.slots->shape[0]; ++i) {
-    const int64_t slot = HostData<const int64_t>(*t.slots)[i];
-    if (slot < -1 || slot >= slots) {
+  for (int64_t i = 0; i < slots.shape[0]; ++i) {
+    const int64_t slot = HostData<const int64_t>(slots)[i];
+    if (slot < -1 || slot >= count) {
       return InvalidArgument("slots[" + std::to_string(i) + "] is " + std::to_string(slot) + "; the cache has " +
-                             std::to_string(slots) + " slots, and -1 skips a row");
+                             std::to_string(count) + " slots, and -1 skips a row");
     }
     if (slot < 0 || layer.k_offset == nullptr) continue;
-    const int32_t position = HostData<const int32_t>(*t.positions)[i];
+    const int32_t position = HostData<const int32_t>(*positions)[i];
     if (position < 0 || position / l.offset_block >= blocks) {
       return InvalidArgument("positions[" + std::to_string(i) + "] is " + std::to_string(position) +
                              "; the K offset table has " + std::to_string(blocks) + " blocks of " +
@@ -130,6 +126,42 @@ inline Status CheckHostTokens(const KvLayout& l, const KvLayer& layer, const KvT
     }
   }
   return OkStatus();
+}
+
+// CheckTokens plus bounds and the values of slots and positions.
+inline Status CheckHostTokens(const KvLayout& l, const KvLayer& layer, const KvTokens& t, bool gather) {
+  OCTET_RETURN_IF_ERROR(CheckTokens(l, layer, t, gather));
+  if (t.k != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("k", *t.k));
+  if (t.v != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("v", *t.v));
+  OCTET_RETURN_IF_ERROR(CheckHostBounds("slots", *t.slots));
+  if (t.positions != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("positions", *t.positions));
+  return CheckHostSlots(l, layer, *t.slots, t.positions);
+}
+
+// Every position has a row in a table of so many.
+inline Status CheckHostPositions(const Tensor& positions, int64_t table_rows) {
+  for (int64_t i = 0; i < positions.shape[0]; ++i) {
+    const int32_t position = HostData<const int32_t>(positions)[i];
+    if (position < 0 || position >= table_rows) {
+      return InvalidArgument("positions[" + std::to_string(i) + "] is " + std::to_string(position) + "; cos_sin has " +
+                             std::to_string(table_rows) + " positions");
+    }
+  }
+  return OkStatus();
+}
+
+// CheckQkvAppend plus bounds and the values of slots and positions. CheckHostLayer is the caller's.
+inline Status CheckHostQkvAppend(const KvLayout& l, const KvLayer& layer, const QkvAppendArgs& a) {
+  OCTET_RETURN_IF_ERROR(CheckQkvAppend(l, a));
+  const std::pair<const char*, const Tensor*> tensors[] = {
+      {"qkv", a.qkv},         {"bias", a.bias},           {"q_gain", a.q_gain}, {"k_gain", a.k_gain},
+      {"cos_sin", a.cos_sin}, {"positions", a.positions}, {"slots", a.slots}};
+  for (const auto& [name, t] : tensors) {
+    if (t != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds(name, *t));
+  }
+  if (TypeOf(*a.q_out) != DType::kOpaque) OCTET_RETURN_IF_ERROR(CheckHostBounds("q_out", *a.q_out));
+  OCTET_RETURN_IF_ERROR(CheckHostPositions(*a.positions, a.cos_sin->shape[0]));
+  return CheckHostSlots(l, layer, *a.slots, a.positions);
 }
 
 class HostEvent final : public DeviceEvent {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -310,6 +312,52 @@ TEST_P(RunnerTest, FastComputeStaysNear) {
   const auto runner = fast.MakeRunner(DType::kF32);
   const std::vector<float> logits = Sequence(*runner, tokens).Feed(tokens.size());
   EXPECT_LT(RelativeError(logits, random_.Forward(tokens)), 0.05);
+}
+
+// The CPU device with another table of fused operations.
+std::unique_ptr<Device> CpuDeviceWith(const octet_fused_ops* fused) {
+  auto* table = new octet_backend_v1(*CpuDevice().table());  // lives until the process ends, as the contract asks
+  table->fused = fused;
+  auto device = Device::Open(table, 0, "cpu:0", "");
+  if (!device.ok()) throw std::runtime_error(device.status().ToString());
+  return *std::move(device);
+}
+
+int fused_calls = 0;
+
+octet_code CountedQkvAppend(octet_stream* stream, const octet_kv_layout* layout, const octet_kv_layer* layer,
+                            const octet_qkv_append_args* args, octet_error* error) {
+  ++fused_calls;
+  return CpuDevice().table()->fused->qkv_append(stream, layout, layer, args, error);
+}
+octet_code RefusingSupports(octet_device*, int32_t, const octet_attention_desc*, octet_support* out, octet_error*) {
+  std::strcpy(out->reason, "not today");
+  return OCTET_OK;
+}
+
+// Fused or not is a matter of speed, and of the device.
+TEST_P(RunnerTest, TheFusedAppendGivesTheBytesOfItsParts) {
+  static octet_fused_ops counted = *CpuDevice().table()->fused, refusing = counted;
+  counted.qkv_append = CountedQkvAppend;
+  refusing.qkv_append = CountedQkvAppend;
+  refusing.supports = RefusingSupports;
+  const auto fused = CpuDeviceWith(&counted), declined = CpuDeviceWith(&refusing), absent = CpuDeviceWith(nullptr);
+  const std::vector<int32_t> tokens = RandomTokens(GetParam(), 50, 18);
+  for (const bool exact : {true, false}) {
+    for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+      std::vector<std::vector<float>> logits;
+      for (Device* device : {absent.get(), declined.get(), fused.get()}) {
+        fused_calls = 0;
+        const TinyEngine engine(random_.File(), {.exact = exact, .max_step_tokens = 160}, *device);
+        ASSERT_TRUE(engine.status().ok()) << engine.status();
+        const auto runner = engine.MakeRunner(dtype);
+        logits.push_back(Sequence(*runner, tokens).Feed(48));  // and one of two tokens
+        EXPECT_EQ(fused_calls, device == fused.get() ? 2 * GetParam().layers : 0);
+      }
+      EXPECT_TRUE(logits[0] == logits[1]) << DTypeName(dtype);
+      EXPECT_TRUE(logits[0] == logits[2]) << DTypeName(dtype);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, RunnerTest,

@@ -35,12 +35,13 @@ inline Device& CpuDevice() {
 class TinyEngine {
  public:
   explicit TinyEngine(const std::string& gguf_bytes,
-                      const ModelOptions& options = {.exact = true, .max_step_tokens = 160})
+                      const ModelOptions& options = {.exact = true, .max_step_tokens = 160},
+                      Device& device = CpuDevice())
       : temp_(gguf_bytes) {
     auto file = GgufFile::Open(temp_.path());
     if (!file.ok()) throw std::runtime_error(file.status().ToString());
     file_ = *std::move(file);
-    auto model = Model::Prepare(CpuDevice(), *file_, options);
+    auto model = Model::Prepare(device, *file_, options);
     status_ = model.status();
     if (!status_.ok()) return;
     model_ = *std::move(model);

@@ -199,7 +199,7 @@ TEST_F(HostDenseTest, RopeTurnsPairsAndLeavesTheRest) {
   EXPECT_THAT(Read(x), ElementsAre(-2, 1, -3, -4, 5));
   const Tensor beyond = Make(DType::kI32, {1}, {2});
   EXPECT_THAT(ops().Rope(stream(), x, beyond, table, true).message(),
-              HasSubstr("position 2 is outside the table of 2"));
+              HasSubstr("positions[0] is 2; cos_sin has 2 positions"));
 }
 
 TEST_F(HostDenseTest, ActivationsFollowTheirFormulas) {

@@ -12,6 +12,21 @@
 
 namespace octet_cpu {
 
+// ---- Elementwise, one row of f32 at a time ----
+
+struct NormParams {
+  bool layer;  // subtract the mean, add the bias
+  int64_t n;
+  const float *gain, *bias;
+  float eps;
+};
+
+struct RopeParams {
+  int64_t pairs;
+  int64_t pair_stride;  // of the row of the table that a call gets
+  bool interleaved;
+};
+
 // ---- KV cache ----
 
 enum class Element : int32_t { kF32, kF16, kBF16, kI8 };
@@ -47,6 +62,28 @@ struct RowsParams {
   const int32_t* positions;  // [tokens]; null without an offset table
   OffsetTable offset;
   int32_t kv_heads, page_tokens;
+};
+
+// What the rows of a packed QKV go through on their way to the cache and to q; see octet_qkv_append_args.
+struct QkvParams {
+  const float* qkv;  // [tokens][heads of Q, heads of K, heads of V]
+  int64_t qkv_stride;
+  const float *bias, *q_gain, *k_gain;  // [columns], [head_dim], [head_dim]; null: none
+  float eps;
+  RopeParams rope;
+  const float* cos_sin;  // [positions][pairs][2]
+  int64_t cos_sin_stride;
+  uint8_t* q_out;                         // [tokens][q_heads][head_dim], bytes; f32 rows may be those of qkv
+  int64_t q_token_stride, q_head_stride;  // bytes
+  Element q_element;
+  Side k, v;
+  const int64_t* slots;      // [tokens]; -1 skips K and V
+  const int32_t* positions;  // [tokens]
+  OffsetTable offset;
+  int32_t q_heads, kv_heads, page_tokens;
+  // Those of the table: the bytes of a fused row are the bytes of its parts.
+  void (*norm_row)(const NormParams&, const float* x, float* y);
+  void (*rope_row)(const RopeParams&, const float* cos_sin, float* x);
 };
 
 // ---- Attention ----
@@ -143,21 +180,6 @@ constexpr int kPanelTiles = 4;     // of a panel that a library multiplies with
 constexpr int kPanelRows = kPanelTiles * kTileRows;
 constexpr int kPanelStep = 64;  // its columns are a multiple of
 
-// ---- Elementwise, one row of f32 at a time ----
-
-struct NormParams {
-  bool layer;  // subtract the mean, add the bias
-  int64_t n;
-  const float *gain, *bias;
-  float eps;
-};
-
-struct RopeParams {
-  int64_t pairs;
-  int64_t pair_stride;  // of the row of the table that a call gets
-  bool interleaved;
-};
-
 // One instruction set. Item ranges are [begin, end).
 struct KernelTable {
   const char* name;
@@ -165,6 +187,8 @@ struct KernelTable {
   // Items: token * kv_heads + head.
   void (*append)(const RowsParams&, int64_t begin, int64_t end);
   void (*gather)(const RowsParams&, int64_t begin, int64_t end);
+  // Items: token * (q_heads + kv_heads) + head, Q's heads first; a KV head is its K and its V.
+  void (*qkv_append)(const QkvParams&, int64_t begin, int64_t end);
   void (*attention)(const AttentionParams&, const AttentionItem&);
   // The same in integers (attention_int8.h, attention_words.cc); null where the processor has no use of that. K and V
   // are INT8 of at most kMaxIntegerDim channels with one symmetric scale per token, without extra K.
