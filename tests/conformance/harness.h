@@ -86,6 +86,7 @@ void AddBoundaryCases();
 void AddMetamorphicCases();
 void AddWeightCases();
 void AddDenseCases();
+void AddFusedCases();
 void AddFailureCases();
 void AddLifeCycleCases();
 void AddThreadCases();

@@ -207,6 +207,7 @@ void AddAllCases() {
   AddMetamorphicCases();
   AddWeightCases();
   AddDenseCases();
+  AddFusedCases();
   AddFailureCases();
   AddLifeCycleCases();
   AddThreadCases();

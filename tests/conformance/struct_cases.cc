@@ -149,6 +149,44 @@ Status ProbeDense(const std::string& which, Probe probe) {
   return OkStatus();
 }
 
+Status ProbeFused(Probe probe) {
+  const octet_fused_ops* ops = TheSubject().table()->fused;
+  if (ops == nullptr) return Unimplemented("the backend has no fused table");
+  TestCache cache;
+  OCTET_RETURN_IF_ERROR(cache.Init(Both(Int8(64), 64, 1), 3));
+  AttentionDesc d;
+  d.q_heads = 1;
+  d.kv = &cache.layout();
+  d.limits = {1, 1, 32, 2};
+  const Support support = TheSubject().device->fused()->Supports(FusedEntry::kQkvAppend, d);
+  if (support.level == 0) return Unimplemented(support.reason);
+  const Block qkv(std::vector<float>(3 * 64, 0.5f)), cos_sin(std::vector<float>{1.0f, 0.0f}),
+      positions(std::vector<int32_t>{0}), slots(std::vector<int64_t>{1}), q(64 * 4);
+  const Tensor qkv_t = qkv.View(DType::kF32, {1, 3 * 64}), cos_sin_t = cos_sin.View(DType::kF32, {1, 1, 2}),
+               positions_t = positions.View(DType::kI32, {1}), slots_t = slots.View(DType::kI64, {1}),
+               q_t = q.View(DType::kF32, {1, 1, 64});
+  const convert::CKvLayout layout(cache.layout());
+  const octet_kv_layer layer = convert::ToC(cache.layer());
+  QkvAppendArgs args;
+  args.qkv = &qkv_t;
+  args.cos_sin = &cos_sin_t;
+  args.positions = &positions_t;
+  args.slots = &slots_t;
+  args.q_out = &q_t;
+  Grown<octet_qkv_append_args> grown(convert::ToC(args));
+  grown.Apply(probe);
+  octet_error error = Error();
+  const octet_code code = ops->qkv_append(&TheSubject().s(), &layout.layout, &layer, &grown.base, &error);
+  Sync();
+  Judge(probe, "octet_qkv_append_args", code, error, &cache.memory());
+  if (probe == Probe::kZeroTail) {
+    EXPECT_EQ(q.Floats(DType::kF32), std::vector<float>(64, 0.5f));
+  } else {
+    Untouched(q, "q");
+  }
+  return OkStatus();
+}
+
 // ---- Unknown enumeration values (rule A5)
 
 Status RefusesUnknownCacheEnums() {
@@ -293,6 +331,7 @@ void AddStructCases() {
     for (const char* which : {"octet_weight_desc", "octet_weight_part", "octet_linear_args"}) {
       AddCase(name + std::string("dense_") + which, [=] { return ProbeDense(which, probe); });
     }
+    AddCase(name + std::string("fused_octet_qkv_append_args"), [=] { return ProbeFused(probe); });
   }
   AddCase("Abi.RefusesUnknownEnums/cache", RefusesUnknownCacheEnums);
   AddCase("Abi.RefusesUnknownEnums/attention", RefusesUnknownAttentionEnums);

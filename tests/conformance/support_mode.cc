@@ -113,6 +113,22 @@ void Attention(Matrix& matrix) {
   }
 }
 
+void Fused(Matrix& matrix) {
+  FusedOps* fused = TheSubject().device->fused();
+  if (fused == nullptr) {
+    matrix.Row("any", Support::No("the backend has no fused table"));
+    return;
+  }
+  for (const CacheSpec& spec : Caches()) {
+    const KvLayout layout = Layout(spec);
+    AttentionDesc desc;
+    desc.q_heads = 4 * spec.kv_heads;
+    desc.kv = &layout;
+    desc.limits = {4, 16, 256, 64};
+    matrix.Row(NameOf(spec), fused->Supports(FusedEntry::kQkvAppend, desc));
+  }
+}
+
 void Weights(Matrix& matrix) {
   DenseOps* dense = TheSubject().device->dense();
   if (dense == nullptr) {
@@ -157,6 +173,8 @@ absl::Status RunSupport(JsonFile* json) {
   }
   matrix.Title("attention");
   Attention(matrix);
+  matrix.Title("fused append of a packed QKV");
+  Fused(matrix);
   matrix.Title("weights");
   Weights(matrix);
   if (json == nullptr) return absl::OkStatus();

@@ -45,6 +45,7 @@ class FaultyDevice final : public OpenDevice {
   QuantOps& quant() override { return device_->quant(); }
   AttentionBackend& attention() override { return device_->attention(); }
   DenseOps* dense() override { return device_->dense(); }
+  FusedOps* fused() override { return device_->fused(); }
 
  private:
   static std::atomic<bool>& Broken() {
@@ -62,6 +63,7 @@ class ReferenceBackend final : public HostMemoryBackend {
   QuantOps* quant() override { return quant_.get(); }
   AttentionBackend* attention() override { return attention_.get(); }
   DenseOps* dense() override { return dense_.get(); }
+  FusedOps* fused() override { return fused_.get(); }
   Status SetOption(std::string_view key, std::string_view value) override {
     if (key != "fault") return HostMemoryBackend::SetOption(key, value);
     if (Fault() != value) Fault() = value;
@@ -77,6 +79,7 @@ class ReferenceBackend final : public HostMemoryBackend {
   std::unique_ptr<QuantOps> quant_ = MakeReferenceQuant();
   std::unique_ptr<AttentionBackend> attention_ = MakeReferenceAttention();
   std::unique_ptr<DenseOps> dense_ = MakeReferenceDense();
+  std::unique_ptr<FusedOps> fused_ = MakeReferenceFused();
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "octet/abi.h"
 #include "octet/attention_backend.h"
 #include "octet/dense_ops.h"
+#include "octet/fused_ops.h"
 #include "octet/quant_ops.h"
 
 namespace octet::mutants {
@@ -17,6 +18,7 @@ namespace octet::mutants {
 std::unique_ptr<QuantOps> MakeReferenceQuant();
 std::unique_ptr<AttentionBackend> MakeReferenceAttention();
 std::unique_ptr<DenseOps> MakeReferenceDense();
+std::unique_ptr<FusedOps> MakeReferenceFused();
 
 // What the entry symbol of a library answers; a mutant may change a copy of the table first.
 const octet_backend_v1* ReferenceQuery(const octet_host_v1* host, octet_error* error);
