@@ -1,8 +1,9 @@
 // Speed of the CPU backend on shapes of small models. Linear layers as GFLOP/s, those of a few tokens beside the
 // reading of as many bytes; attention as GOPS, that of one query beside the reading of the same pages and that of
-// prompts beside what VPDPBUSD does alone. Both take turns, on the same threads; printed are medians and the share of
-// the two. In CPU time with one thread (other load on the machine then matters less), in wall time with more. Usage:
-// cpu_bench [threads [all|linear|layers|decode|prompt [device options]]]; OCTET_CPU_ISA as always.
+// prompts beside what VPDPBUSD does alone; the fused append beside norm, rope and append one by one. Both take turns,
+// on the same threads; printed are medians and the share of the two. In CPU time with one thread (other load on the
+// machine then matters less), in wall time with more. Usage: cpu_bench [threads [all|linear|layers|append|decode|prompt
+// [device options]]]; OCTET_CPU_ISA as always.
 #include <time.h>
 
 #include <algorithm>
@@ -350,6 +351,99 @@ void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, in
   }
 }
 
+// What stands between a layer's QKV and its attention, in one call and in its parts, in turns. The parts work on their
+// own results again and again, which changes no time: QK-norm keeps them in range, and without it RoPE alone turns
+// them.
+void Append(Bench& b, int32_t q_heads, int32_t kv_heads, int32_t dim, bool norm, int64_t tokens) {
+  octet_cache_side k{};
+  k.struct_size = sizeof k;
+  k.data_type = OCTET_I8;
+  k.scheme = OCTET_SCHEME_SYMMETRIC;
+  k.axis = OCTET_AXIS_TOKEN;
+  k.scale_type = OCTET_F32;
+  k.head_dim = dim;
+  octet_cache_side v = k;
+  k.rotation = dim;
+  octet_kv_layout layout{};
+  layout.struct_size = sizeof layout;
+  layout.page_tokens = 64;
+  layout.kv_heads = kv_heads;
+  layout.num_pages = static_cast<int32_t>((tokens + 63) / 64);
+  layout.k = &k;
+  layout.v = &v;
+  Check(b.table->quant->choose_layout(b.device, &layout, &k, &v, nullptr, &error));
+  octet_kv_layer layer{};
+  layer.struct_size = sizeof layer;
+  layer.cache = b.Alloc(layout.layer_bytes);
+  const int64_t columns = int64_t{q_heads + 2 * kv_heads} * dim;
+  const octet_tensor qkv = b.New(DType::kF32, {tokens, columns}), gain = b.New(DType::kF32, {dim});
+  const octet_tensor cos_sin = b.New(DType::kF32, {tokens, dim / 2, 2});
+  const octet_tensor slots = b.New(DType::kI64, {tokens}), positions = b.New(DType::kI32, {tokens});
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> rows(static_cast<size_t>(tokens * columns)), turns, ones(static_cast<size_t>(dim), 1.0f);
+  for (float& x : rows) x = normal(random);
+  std::vector<int64_t> slot_values(static_cast<size_t>(tokens));
+  std::vector<int32_t> position_values(static_cast<size_t>(tokens));
+  std::iota(slot_values.begin(), slot_values.end(), 0);
+  std::iota(position_values.begin(), position_values.end(), 0);
+  for (int64_t i = 0; i < tokens * dim / 2; ++i) turns.insert(turns.end(), {0.6f, 0.8f});
+  const auto write = [&](const octet_tensor& t, const auto& values) {
+    Check(b.table->memory->write(b.stream, t.buffer, 0, values.data(), values.size() * sizeof(values[0]), &error));
+  };
+  write(qkv, rows);
+  write(gain, ones);
+  write(cos_sin, turns);
+  write(slots, slot_values);
+  write(positions, position_values);
+  const auto heads = [&](int64_t first, int64_t count) {
+    octet_tensor t = MakeTensor(qkv.buffer, DType::kF32, {tokens, count, dim}, static_cast<uint64_t>(first * dim) * 4);
+    t.stride[0] = columns;
+    return t;
+  };
+  const octet_tensor q = heads(0, q_heads), k_rows = heads(q_heads, kv_heads),
+                     v_rows = heads(q_heads + kv_heads, kv_heads);
+  octet_qkv_append_args args{};
+  args.struct_size = sizeof args;
+  args.qk_norm_eps = 1e-6f;
+  args.qkv = &qkv;
+  args.q_gain = args.k_gain = norm ? &gain : nullptr;
+  args.cos_sin = &cos_sin;
+  args.positions = &positions;
+  args.slots = &slots;
+  args.q_out = &q;
+  octet_kv_tokens appended{};
+  appended.struct_size = sizeof appended;
+  appended.k = &k_rows;
+  appended.v = &v_rows;
+  appended.slots = &slots;
+  appended.positions = &positions;
+  const int64_t calls = std::max<int64_t>(1, 8192 / tokens);
+  const auto [fused, parts] = InTurns(
+      21,
+      [&] {
+        for (int64_t i = 0; i < calls; ++i) {
+          Check(b.table->fused->qkv_append(b.stream, &layout, &layer, &args, &error));
+        }
+      },
+      [&] {
+        for (int64_t i = 0; i < calls; ++i) {
+          for (const octet_tensor* x : {&q, &k_rows}) {
+            if (norm) Check(b.table->dense->norm(b.stream, OCTET_NORM_RMS, x, &gain, nullptr, 1e-6f, x, &error));
+            Check(b.table->dense->rope(b.stream, x, &positions, &cos_sin, 0, &error));
+          }
+          Check(b.table->quant->append(b.stream, &layout, &layer, &appended, &error));
+        }
+      });
+  std::printf("append heads %2d/%d dim %3d%s tokens %4lld: %8.2f us, in parts %8.2f us: ratio %.2f\n", q_heads,
+              kv_heads, dim, norm ? " norm" : "", static_cast<long long>(tokens),
+              fused / static_cast<double>(calls) * 1e6, parts / static_cast<double>(calls) * 1e6, parts / fused);
+  std::fflush(stdout);
+  for (octet_buffer* buffer : {layer.cache, qkv.buffer, gain.buffer, cos_sin.buffer, slots.buffer, positions.buffer}) {
+    b.table->memory->free(buffer);
+  }
+}
+
 int Main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   const std::string_view what = argc > 2 ? argv[2] : "all";
@@ -384,6 +478,13 @@ int Main(int argc, char** argv) {
       Linear(b, pool, DType::kQ4_K, 896, 4864, tokens);
     }
     Linear(b, pool, DType::kQ8_0, 49152, 576, 1);
+  }
+  if (what == "all" || what == "append") {
+    for (const int64_t tokens : {1, 8, 512}) {
+      Append(b, 9, 3, 64, false, tokens);   // SmolLM2-135M
+      Append(b, 14, 2, 64, false, tokens);  // Qwen2.5-0.5B
+      Append(b, 16, 8, 128, true, tokens);  // Qwen3-0.6B
+    }
   }
   for (const bool int8 : {true, false}) {
     if (what == "all" || what == "decode") {
