@@ -76,7 +76,7 @@ Status CheckDesc(const AttentionDesc& d) {
   if (int64_t{d.limits.query_tokens} * (d.q_heads / d.kv->kv_heads) > std::numeric_limits<int32_t>::max()) {
     return Unimplemented("cpu: steps of more than 2^31 - 1 query rows per KV head are not supported");
   }
-  if (d.alibi_slopes != nullptr) return octet::CheckHostBounds("alibi_slopes", *d.alibi_slopes);
+  if (d.alibi_slopes != nullptr) return octet::CheckBounds("alibi_slopes", *d.alibi_slopes);
   return OkStatus();
 }
 
@@ -245,11 +245,11 @@ Status Attention::Run(octet::Stream&, const octet::AttentionPlan& base, const Kv
   const auto& plan = static_cast<const Plan&>(base);
   const AttentionDesc& d = plan.desc;
   OCTET_RETURN_IF_ERROR(octet::CheckAttentionArgs(d, plan.layout, a));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(plan.layout, layer, d.q_heads));
+  OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(plan.layout, layer, d.q_heads));
   const std::pair<const char*, const Tensor*> tensors[] = {
       {"q", a.q}, {"out", a.out}, {"lse", a.lse}, {"mask", a.mask}};
   for (const auto& [name, t] : tensors) {
-    if (t != nullptr) OCTET_RETURN_IF_ERROR(octet::CheckHostBounds(name, *t));
+    if (t != nullptr) OCTET_RETURN_IF_ERROR(octet::CheckBounds(name, *t));
   }
   const int64_t tokens = plan.q_start.empty() ? 0 : plan.q_start.back();
   if (a.out->shape[0] < tokens) {

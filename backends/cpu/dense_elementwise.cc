@@ -23,7 +23,7 @@ Status CheckRows(const char* name, const Tensor& t) {
                          " is not supported here; f32, f16 and bf16 are");
   }
   OCTET_RETURN_IF_ERROR(octet::CheckStrides(name, t));
-  return octet::CheckHostBounds(name, t);
+  return octet::CheckBounds(name, t);
 }
 
 Status CheckSameShape(const char* names, const Tensor& x, const Tensor& y, int64_t x_last) {
@@ -46,10 +46,10 @@ Status Dense::Norm(octet::Stream&, octet::NormKind kind, const Tensor& x, const 
   OCTET_RETURN_IF_ERROR(CheckRows("y", y));
   const int64_t n = x.shape[x.rank - 1];
   OCTET_RETURN_IF_ERROR(CheckSameShape("x and y", x, y, n));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("gain", &gain, DType::kF32, {n}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("gain", &gain, DType::kF32, {n}));
   if (bias != nullptr) {
     if (kind == octet::NormKind::kRms) return InvalidArgument("norm: RMS norm has no bias");
-    OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("bias", bias, DType::kF32, {n}));
+    OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("bias", bias, DType::kF32, {n}));
   }
   if (octet::NumElements(x) == 0) return OkStatus();
   NormParams p{};
@@ -66,9 +66,9 @@ Status Dense::Norm(octet::Stream&, octet::NormKind kind, const Tensor& x, const 
 
 Status Dense::Rope(octet::Stream&, const Tensor& x, const Tensor& positions, const Tensor& cos_sin, bool interleaved) {
   OCTET_RETURN_IF_ERROR(CheckRows("x", x));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", &x, octet::TypeOf(x), {-1, -1, -1}));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("positions", &positions, DType::kI32, {x.shape[0]}));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("cos_sin", &cos_sin, DType::kF32, {-1, -1, 2}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("x", &x, octet::TypeOf(x), {-1, -1, -1}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("positions", &positions, DType::kI32, {x.shape[0]}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("cos_sin", &cos_sin, DType::kF32, {-1, -1, 2}));
   const int64_t pairs = cos_sin.shape[1];
   if (2 * pairs > x.shape[2]) {
     return InvalidArgument("rope: " + std::to_string(pairs) + " pairs do not fit into head_dim " +
@@ -122,9 +122,9 @@ Status Dense::Add(octet::Stream&, const Tensor& x, const Tensor& y) {
 
 Status Dense::GatherRows(octet::Stream&, const Tensor& x, const Tensor& rows, const Tensor& y) {
   const DType type = octet::TypeOf(x);
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", &x, type, {-1, -1}));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("rows", &rows, DType::kI32, {-1}));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", &y, type, {rows.shape[0], x.shape[1]}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("x", &x, type, {-1, -1}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("rows", &rows, DType::kI32, {-1}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("y", &y, type, {rows.shape[0], x.shape[1]}));
   const auto* row = octet::HostData<const int32_t>(rows);
   for (int64_t i = 0; i < rows.shape[0]; ++i) {
     if (row[i] < 0 || row[i] >= x.shape[0]) {

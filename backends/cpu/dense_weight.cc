@@ -13,6 +13,7 @@
 #include "octet/checks.h"
 #include "octet/gguf_blocks.h"
 #include "octet/host_backend.hpp"
+#include "octet/weight_checks.h"
 
 namespace octet_cpu {
 namespace {
@@ -60,59 +61,6 @@ int64_t PackedStride(int64_t columns) {
 }
 
 constexpr uint64_t kAlign = 64;
-constexpr int64_t kMostBytes = int64_t{1} << 48;  // no machine holds more, and no size below overflows
-
-Status CheckDesc(const WeightDesc& d) {
-  if (d.columns < 1 || d.columns > (int64_t{1} << 31)) {
-    return InvalidArgument("weight: columns is " + std::to_string(d.columns) + "; it must be 1 to 2^31");
-  }
-  if (d.parts.empty()) return InvalidArgument("weight: there are no parts");
-  if (!d.linear && !d.embed) return InvalidArgument("weight: use names neither linear nor embed");
-  if (d.max_tokens < 1)
-    return InvalidArgument("weight: max_tokens is " + std::to_string(d.max_tokens) + "; it must be 1 or more");
-  for (const auto& [name, type] : {std::pair{"x", d.x_type}, std::pair{"y", d.y_type}}) {
-    if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16 && (d.linear || name[0] == 'y')) {
-      return Unimplemented(std::string("cpu: ") + name + " of type " + octet::DTypeName(type) +
-                           " is not supported in linear layers; f32, f16 and bf16 are");
-    }
-  }
-  int64_t rows = 0;
-  for (const WeightPart& part : d.parts) {
-    const octet::GgufBlock block = octet::GgufBlockOf(part.dtype);
-    if (block.elements == 0) {
-      return Unimplemented(std::string("cpu: weights of type ") + octet::DTypeName(part.dtype) + " (" +
-                           std::to_string(static_cast<int32_t>(part.dtype)) +
-                           ") are not supported; f32, f16, bf16 and the GGUF types q4_0, q4_1, q5_0, q5_1, q8_0, q4_K, "
-                           "q5_K and q6_K are");
-    }
-    if (d.columns % block.elements != 0) {
-      return InvalidArgument("weight: " + std::to_string(d.columns) + " columns are no multiple of the " +
-                             std::to_string(block.elements) + " weights in a block of " + octet::DTypeName(part.dtype));
-    }
-    if (part.rows < 1 || part.rows > (int64_t{1} << 31)) {
-      return InvalidArgument("weight: a part has " + std::to_string(part.rows) + " rows; it must have 1 to 2^31");
-    }
-    if (part.rows > 1 && part.row_stride_bytes < octet::GgufRowBytes(part.dtype, d.columns)) {
-      return InvalidArgument("weight: rows of " + std::to_string(octet::GgufRowBytes(part.dtype, d.columns)) +
-                             " bytes are only " + std::to_string(part.row_stride_bytes) + " bytes apart");
-    }
-    if (part.rows > kMostBytes / octet::GgufRowBytes(part.dtype, d.columns)) {
-      return InvalidArgument("weight: a part of " + std::to_string(part.rows) + " rows and " +
-                             std::to_string(d.columns) + " columns has more than 2^48 bytes");
-    }
-    rows += part.rows;
-  }
-  if (d.linear && d.columns > kMostBytes / d.max_tokens) {
-    return InvalidArgument("weight: x of " + std::to_string(d.max_tokens) + " rows and " + std::to_string(d.columns) +
-                           " columns has more than 2^48 elements");
-  }
-  if (rows > (int64_t{1} << 31)) return InvalidArgument("weight: more than 2^31 rows");
-  if (d.linear && rows > kMostBytes / d.max_tokens) {
-    return InvalidArgument("weight: y of " + std::to_string(d.max_tokens) + " rows and " + std::to_string(rows) +
-                           " columns has more than 2^48 elements");
-  }
-  return OkStatus();
-}
 
 struct Sizes {
   uint64_t data = 0, scales = 0;  // bytes
@@ -223,14 +171,14 @@ Status CheckLinear(const CpuWeight& w, uint32_t workers, const LinearArgs& a) {
   if (!w.linear) return octet::FailedPrecondition("linear: the weight was prepared for embedding only");
   if (a.x == nullptr) return InvalidArgument("x is NULL");
   const int64_t tokens = a.x->shape[0];
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("x", a.x, w.x_type, {tokens, w.columns}));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", a.y, w.y_type, {tokens, w.rows}));
-  if (a.bias != nullptr) OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("bias", a.bias, DType::kF32, {w.rows}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("x", a.x, w.x_type, {tokens, w.columns}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("y", a.y, w.y_type, {tokens, w.rows}));
+  if (a.bias != nullptr) OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("bias", a.bias, DType::kF32, {w.rows}));
   if (a.norm_gain != nullptr) {
-    OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("norm_gain", a.norm_gain, DType::kF32, {w.columns}));
+    OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("norm_gain", a.norm_gain, DType::kF32, {w.columns}));
   }
   if (a.residual != nullptr) {
-    OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("residual", a.residual, w.y_type, {tokens, w.rows}));
+    OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("residual", a.residual, w.y_type, {tokens, w.rows}));
   }
   if (tokens > w.max_tokens) {
     return InvalidArgument("linear: x has " + std::to_string(tokens) + " rows; the weight was prepared for at most " +
@@ -265,7 +213,7 @@ Status MultiplyByOneDnn(const Context& context, const Roundings& r, const Linear
 }  // namespace
 
 Support Dense::SupportsWeight(const WeightDesc& d) const {
-  if (const Status s = CheckDesc(d); !s.ok()) return Support::No(s.message());
+  if (const Status s = octet::CheckWeightDesc(d); !s.ok()) return Support::No(s.message());
   const bool native = (!d.linear || d.x_type == DType::kF32) && d.y_type == DType::kF32;
   const auto roundings = RoundingsOf(context_, d);
   if (!roundings.ok()) return Support::No(roundings.status().message());
@@ -284,7 +232,7 @@ Support Dense::SupportsWeight(const WeightDesc& d) const {
 }
 
 StatusOr<octet::Weight*> Dense::PrepareWeight(octet::Stream&, const WeightDesc& d) {
-  OCTET_RETURN_IF_ERROR(CheckDesc(d));
+  OCTET_RETURN_IF_ERROR(octet::CheckWeightDesc(d));
   OCTET_RETURN_IF_ERROR(octet::CheckWeightData(d));
   const auto roundings = RoundingsOf(context_, d);
   if (!roundings.ok()) return roundings.status();
@@ -444,9 +392,9 @@ Status Dense::Linear(octet::Stream&, const LinearArgs& a) {
 Status Dense::Embed(octet::Stream&, const octet::Weight& weight, const Tensor& ids, float scale, const Tensor& y) {
   const CpuWeight& w = WeightOf(weight);
   if (!w.embed) return octet::FailedPrecondition("embed: the weight was prepared for linear layers only");
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("ids", &ids, DType::kI32, {-1}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("ids", &ids, DType::kI32, {-1}));
   const int64_t tokens = ids.shape[0];
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("y", &y, w.y_type, {tokens, w.columns}));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("y", &y, w.y_type, {tokens, w.columns}));
   const auto* id = octet::HostData<const int32_t>(ids);
   const KernelTable& kernels = *context_.kernels;
   return ForRows(context_, scratch_, 16 * w.columns, nullptr, FloatRows(kernels, y), false,

@@ -47,7 +47,7 @@ Support Fused::Supports(octet::FusedEntry entry, const octet::AttentionDesc& des
 Status Fused::QkvAppend(octet::Stream&, const octet::KvLayout& l, const octet::KvLayer& layer,
                         const octet::QkvAppendArgs& a) {
   OCTET_RETURN_IF_ERROR(CheckFusedLayout(l));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(l, layer, 0));
+  OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(l, layer, 0));
   OCTET_RETURN_IF_ERROR(octet::CheckHostQkvAppend(l, layer, a));
   OCTET_RETURN_IF_ERROR(CheckQType(octet::TypeOf(*a.q_out)));
   const int64_t tokens = a.qkv->shape[0];

@@ -1,9 +1,9 @@
 #include "backends/cpu/quant.h"
 
-#include <array>
 #include <cstring>
 #include <string>
 
+#include "octet/cache_runs.h"
 #include "octet/checks.h"
 
 namespace octet_cpu {
@@ -21,36 +21,6 @@ using octet::Support;
 using octet::Tensor;
 using octet::Unimplemented;
 
-// A run of a side: codes, scales or zeros.
-struct Run {
-  const char* name;
-  uint64_t base;
-  const std::array<int64_t, 3>& stride;
-  int64_t row_bytes;  // 0: the side has none
-};
-
-std::array<Run, 3> RunsOf(const CacheSide& s) {
-  const int64_t groups = s.dynamic() ? s.groups() : 0;
-  const int64_t zeros = s.scheme == octet::Scheme::kAsymmetric ? groups : 0;
-  return {{{"codes", s.data_base, s.data_stride, s.head_dim * octet::ElementBytes(s.data_type)},
-           {"scales", s.scale_base, s.scale_stride, groups * octet::ElementBytes(s.scale_type)},
-           {"zeros", s.zero_base, s.zero_stride, zeros * octet::ElementBytes(s.zero_type)}}};
-}
-
-// The sides that a layout stores.
-struct StoredSides {
-  explicit StoredSides(const KvLayout& l) {
-    sides[count++] = {"K", &l.k};
-    if (!l.v_is_k) sides[count++] = {"V", &l.v};
-    if (l.has_k_extra) sides[count++] = {"extra K", &l.k_extra};
-  }
-  auto begin() const { return sides.data(); }
-  auto end() const { return sides.data() + count; }
-
-  std::array<std::pair<const char*, const CacheSide*>, 3> sides;
-  size_t count = 0;
-};
-
 Status CheckKnown(const KvLayout& l) {
   OCTET_RETURN_IF_ERROR(octet::CheckLayout(l));
   if (l.v_is_k && l.offset_block > 0) {
@@ -58,29 +28,13 @@ Status CheckKnown(const KvLayout& l) {
         "cpu: a K offset table is not supported where V is K's row (MLA), as V would lack the offsets; use "
         "offset_block 0");
   }
-  for (const auto& [name, s] : StoredSides(l)) {
+  for (const auto& [name, s] : octet::StoredSides(l)) {
     if (s->order != 0) {
       return Unimplemented(std::string("cpu: tile order ") + std::to_string(s->order) + " of " + name +
                            " is unknown; only order 0 (rows) is");
     }
   }
   return OkStatus();
-}
-
-Status CheckRun(const KvLayout& l, const char* side, const Run& run) {
-  if (run.row_bytes == 0) return OkStatus();
-  uint64_t last = run.base;
-  const int64_t counts[3] = {l.num_pages, l.kv_heads, l.page_tokens};
-  bool fits = true;
-  for (size_t i = 0; i < 3; ++i) {
-    uint64_t span = 0;
-    fits = fits && run.stride[i] >= 0 && !__builtin_mul_overflow(counts[i] - 1, run.stride[i], &span) &&
-           !__builtin_add_overflow(last, span, &last);
-  }
-  fits = fits && !__builtin_add_overflow(last, static_cast<uint64_t>(run.row_bytes), &last) && last <= l.layer_bytes;
-  if (fits) return OkStatus();
-  return InvalidArgument("KV layout: the " + std::string(run.name) + " of " + side + " leave the layer's " +
-                         std::to_string(l.layer_bytes) + " bytes");
 }
 
 Status CheckPages(const char* name, const KvLayout& l, const int32_t* pages, int64_t n) {
@@ -142,9 +96,9 @@ Side SideOf(const KvLayer& layer, const CacheSide& s, const Tensor* scale, const
 // Copies every row of one page between two placements of the same descriptor.
 void CopyPage(const KvLayout& from, const uint8_t* source, int64_t source_page, const KvLayout& to, uint8_t* target,
               int64_t target_page) {
-  const StoredSides in_sides(from), out_sides(to);
+  const octet::StoredSides in_sides(from), out_sides(to);
   for (size_t s = 0; s < in_sides.count; ++s) {
-    const auto in = RunsOf(*in_sides.sides[s].second), out = RunsOf(*out_sides.sides[s].second);
+    const auto in = octet::RunsOf(*in_sides.sides[s].second), out = octet::RunsOf(*out_sides.sides[s].second);
     for (size_t i = 0; i < in.size(); ++i) {
       const auto bytes = static_cast<size_t>(in[i].row_bytes);
       if (bytes == 0) continue;
@@ -163,10 +117,7 @@ void CopyPage(const KvLayout& from, const uint8_t* source, int64_t source_page, 
 
 Status CheckPlacedLayout(const KvLayout& l) {
   OCTET_RETURN_IF_ERROR(CheckKnown(l));
-  for (const auto& [name, side] : StoredSides(l)) {
-    for (const Run& run : RunsOf(*side)) OCTET_RETURN_IF_ERROR(CheckRun(l, name, run));
-  }
-  return OkStatus();
+  return octet::CheckRuns(l);
 }
 
 Side KSide(const KvLayout& l, const KvLayer& layer) { return SideOf(layer, l.k, layer.k_scale, layer.k_zero); }
@@ -200,7 +151,7 @@ Support Quant::Supports(const KvLayout& l, DType input) const {
 
 Status Quant::RunRows(const KvLayout& l, const KvLayer& layer, const KvTokens& t, bool gather) {
   OCTET_RETURN_IF_ERROR(CheckPlacedLayout(l));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(l, layer, 0));
+  OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(l, layer, 0));
   OCTET_RETURN_IF_ERROR(octet::CheckHostTokens(l, layer, t, gather));
   const int64_t tokens = t.slots->shape[0];
   if (tokens == 0) return OkStatus();
@@ -238,8 +189,8 @@ Status Quant::Gather(octet::Stream&, const KvLayout& l, const KvLayer& layer, co
 
 Status Quant::CopyPages(octet::Stream&, const KvLayout& l, const KvLayer& layer, const Tensor& pairs) {
   OCTET_RETURN_IF_ERROR(CheckPlacedLayout(l));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(l, layer, 0));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("pairs", &pairs, DType::kI32, {-1, 2}));
+  OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(l, layer, 0));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("pairs", &pairs, DType::kI32, {-1, 2}));
   const auto* data = octet::HostData<const int32_t>(pairs);
   for (int64_t i = 0; i < pairs.shape[0]; ++i) {
     OCTET_RETURN_IF_ERROR(CheckPages("copy_pages", l, data + i * pairs.stride[0], 2));
@@ -258,8 +209,8 @@ Status Quant::CopyPages(octet::Stream&, const KvLayout& l, const KvLayer& layer,
 Status Quant::Exchange(const KvLayout& l, const KvLayer& layer, const Tensor& pages, octet::Buffer& canonical,
                        uint64_t offset, bool to_canonical) {
   OCTET_RETURN_IF_ERROR(CheckPlacedLayout(l));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(l, layer, 0));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostTensor("pages", &pages, DType::kI32, {-1}));
+  OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(l, layer, 0));
+  OCTET_RETURN_IF_ERROR(octet::CheckTensorInside("pages", &pages, DType::kI32, {-1}));
   const int64_t n = pages.shape[0];
   if (n == 0) return OkStatus();
   const auto* data = octet::HostData<const int32_t>(pages);

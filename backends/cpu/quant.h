@@ -10,7 +10,7 @@ namespace octet_cpu {
 // What every operation on a layout needs: one that the kernels know, with every row inside layer_bytes.
 octet::Status CheckPlacedLayout(const octet::KvLayout& layout);
 
-// K or V of a layer as the kernels see it. Expects CheckHostLayer to have passed.
+// K or V of a layer as the kernels see it. Expects CheckLayerInside to have passed.
 Side KSide(const octet::KvLayout& layout, const octet::KvLayer& layer);
 Side VSide(const octet::KvLayout& layout, const octet::KvLayer& layer);       // KSide where V is K's row
 Side KExtraSide(const octet::KvLayout& layout, const octet::KvLayer& layer);  // head_dim 0 where there is none

@@ -142,9 +142,9 @@ class Attention final : public octet::AttentionBackend {
   Status Run(Stream&, const octet::AttentionPlan& base, const KvLayer& layer, const AttentionArgs& args) override {
     const auto& plan = static_cast<const Plan&>(base);
     OCTET_RETURN_IF_ERROR(octet::CheckAttentionArgs(plan.desc, plan.layout, args));
-    OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(plan.layout, layer, plan.desc.q_heads));
+    OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(plan.layout, layer, plan.desc.q_heads));
     for (const auto& [name, t] : {std::pair{"q", args.q}, {"out", args.out}, {"lse", args.lse}, {"mask", args.mask}}) {
-      if (t != nullptr) OCTET_RETURN_IF_ERROR(octet::CheckHostBounds(name, *t));
+      if (t != nullptr) OCTET_RETURN_IF_ERROR(octet::CheckBounds(name, *t));
     }
     const auto queries = static_cast<int64_t>(plan.request.size());
     if (args.q->shape[0] < queries) {

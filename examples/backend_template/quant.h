@@ -51,9 +51,9 @@ void ForEachRow(const KvLayout& l, const KvTokens& tokens, Body row) {
 
 inline Status CheckPages(const KvLayout& l, const KvLayer& layer, const Tensor& pages, int64_t columns) {
   OCTET_RETURN_IF_ERROR(CheckCache(l));
-  OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(l, layer, 0));
-  OCTET_RETURN_IF_ERROR(columns == 1 ? octet::CheckHostTensor("pages", &pages, DType::kI32, {-1})
-                                     : octet::CheckHostTensor("pairs", &pages, DType::kI32, {-1, columns}));
+  OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(l, layer, 0));
+  OCTET_RETURN_IF_ERROR(columns == 1 ? octet::CheckTensorInside("pages", &pages, DType::kI32, {-1})
+                                     : octet::CheckTensorInside("pairs", &pages, DType::kI32, {-1, columns}));
   for (int64_t i = 0; i < pages.shape[0] * columns; ++i) {
     const int32_t page = HostData<const int32_t>(pages)[i / columns * pages.stride[0] + i % columns];
     if (page >= 0 && page < l.num_pages) continue;
@@ -102,7 +102,7 @@ class Quant final : public octet::QuantOps {
   // Per token and head: k - offset, rotate, quantize, store; V without an offset.
   Status Append(Stream&, const KvLayout& l, const KvLayer& layer, const KvTokens& tokens) override {
     OCTET_RETURN_IF_ERROR(CheckCache(l));
-    OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(l, layer, 0));
+    OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(l, layer, 0));
     OCTET_RETURN_IF_ERROR(octet::CheckHostTokens(l, layer, tokens, false));
     const Rows keys(CacheOf(layer), l.k), values(CacheOf(layer), l.v);
     ForEachRow(l, tokens, [&](int64_t i, int64_t head, int64_t page, int64_t t) {
@@ -123,7 +123,7 @@ class Quant final : public octet::QuantOps {
 
   Status Gather(Stream&, const KvLayout& l, const KvLayer& layer, const KvTokens& tokens) override {
     OCTET_RETURN_IF_ERROR(CheckCache(l));
-    OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(l, layer, 0));
+    OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(l, layer, 0));
     OCTET_RETURN_IF_ERROR(octet::CheckHostTokens(l, layer, tokens, true));
     const Rows keys(CacheOf(layer), l.k), values(CacheOf(layer), l.v);
     const auto dequantize = [](const Rows& rows, const CacheSide& side, int64_t page, int64_t head, int64_t t,

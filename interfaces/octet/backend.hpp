@@ -109,9 +109,23 @@ class OpenDevice;
 
 class DeviceBuffer {
  public:
+  explicit DeviceBuffer(uint64_t bytes) : bytes_(bytes) {}
   virtual ~DeviceBuffer() = default;
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  uint64_t bytes() const { return bytes_; }
+  // Are [offset, offset + n) inside?
+  Status CheckRange(const char* what, uint64_t offset, uint64_t n) const {
+    if (offset <= bytes_ && n <= bytes_ - offset) return OkStatus();
+    return InvalidArgument(std::string(what) + ": " + std::to_string(n) + " bytes at " + std::to_string(offset) +
+                           " leave the buffer of " + std::to_string(bytes_) + " bytes");
+  }
   // The host address, valid until the buffer ends; FailedPrecondition where the host cannot reach the memory.
   virtual StatusOr<void*> Map() = 0;
+
+ private:
+  const uint64_t bytes_;
 };
 
 class DeviceEvent {

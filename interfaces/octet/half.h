@@ -1,32 +1,23 @@
 // Conversions between float and the two 16-bit formats, IEEE binary16 and bfloat16, both carried as uint16_t bits.
 //
 // Every function has internal linkage and calls no library template, so one program may compile this header several
-// times for different instruction sets without the linker mixing the copies. The bodies are free of branches, and
-// choose with masks around float arithmetic, so that gcc 12 vectorizes loops over them. Assumes the default rounding
+// times for different instruction sets without the linker mixing the copies; constexpr, so that GPU compilers take it
+// for both sides. The bodies are free of branches, and choose with masks around float arithmetic, so that gcc 12
+// vectorizes loops over them. Assumes the default rounding
 // mode. IEEE 754-2008, sections 3.4 and 4.3.1.
 #ifndef OCTET_HALF_H_
 #define OCTET_HALF_H_
 
 #include <cstdint>
-#include <cstring>
 
 namespace octet {
 inline namespace v1 {
 
-static inline uint32_t FloatBits(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
-static inline float FloatFromBits(uint32_t bits) {
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
+static constexpr uint32_t FloatBits(float value) { return __builtin_bit_cast(uint32_t, value); }
+static constexpr float FloatFromBits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 
 // Exact. NaN keeps its sign and payload.
-static inline float HalfToFloat(uint16_t half) {
+static constexpr float HalfToFloat(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t magnitude = half & 0x7fff;
   const uint32_t rebias = 0x38000000;  // 127 - 15 in float's exponent field
@@ -39,7 +30,7 @@ static inline float HalfToFloat(uint16_t half) {
 }
 
 // Rounds to nearest, ties to even; 65520 and above become infinity; NaN stays NaN and becomes quiet.
-static inline uint16_t FloatToHalf(float value) {
+static constexpr uint16_t FloatToHalf(float value) {
   const uint32_t bits = FloatBits(value);
   const uint32_t sign = (bits >> 16) & 0x8000;
   const uint32_t magnitude = bits & 0x7fffffff;
@@ -56,10 +47,10 @@ static inline uint16_t FloatToHalf(float value) {
 }
 
 // Exact. NaN keeps its sign and payload.
-static inline float Bf16ToFloat(uint16_t bf16) { return FloatFromBits(static_cast<uint32_t>(bf16) << 16); }
+static constexpr float Bf16ToFloat(uint16_t bf16) { return FloatFromBits(static_cast<uint32_t>(bf16) << 16); }
 
 // Rounds to nearest, ties to even; NaN stays NaN and becomes quiet.
-static inline uint16_t FloatToBf16(float value) {
+static constexpr uint16_t FloatToBf16(float value) {
   const uint32_t bits = FloatBits(value);
   const uint32_t nan = (bits >> 16) | 0x40;
   const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;

@@ -67,23 +67,23 @@ class HostDenseOps final : public DenseOps {
   Status Linear(Stream&, const LinearArgs& args) override {
     const auto& w = *reinterpret_cast<const HostWeight*>(args.w);
     if (!w.linear) return InvalidArgument("linear: the weight was prepared without this use");
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("x", args.x, w.x_type, {-1, w.columns}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("x", args.x, w.x_type, {-1, w.columns}));
     const int64_t tokens = args.x->shape[0];
     if (tokens > w.max_tokens) {
       return InvalidArgument("linear: " + std::to_string(tokens) + " tokens, the weight was prepared for " +
                              std::to_string(w.max_tokens));
     }
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("y", args.y, w.y_type, {tokens, w.rows}));
-    if (args.bias != nullptr) OCTET_RETURN_IF_ERROR(CheckHostTensor("bias", args.bias, DType::kF32, {w.rows}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("y", args.y, w.y_type, {tokens, w.rows}));
+    if (args.bias != nullptr) OCTET_RETURN_IF_ERROR(CheckTensorInside("bias", args.bias, DType::kF32, {w.rows}));
     if (args.residual != nullptr) {
-      OCTET_RETURN_IF_ERROR(CheckHostTensor("residual", args.residual, w.y_type, {tokens, w.rows}));
+      OCTET_RETURN_IF_ERROR(CheckTensorInside("residual", args.residual, w.y_type, {tokens, w.rows}));
     }
     const float* inverse_rms = nullptr;  // [tokens]
     if (args.norm_gain != nullptr) {
-      OCTET_RETURN_IF_ERROR(CheckHostTensor("norm_gain", args.norm_gain, DType::kF32, {w.columns}));
+      OCTET_RETURN_IF_ERROR(CheckTensorInside("norm_gain", args.norm_gain, DType::kF32, {w.columns}));
       if (args.workspace == nullptr) return InvalidArgument("linear: a fused norm needs the workspace, which is NULL");
       const Tensor factors = MakeTensor(args.workspace, DType::kF32, {tokens}, args.workspace_offset);
-      OCTET_RETURN_IF_ERROR(CheckHostTensor("workspace", &factors, DType::kF32, {tokens}));
+      OCTET_RETURN_IF_ERROR(CheckTensorInside("workspace", &factors, DType::kF32, {tokens}));
       float* out = HostData<float>(factors);
       ParallelFor(tokens, [&](uint32_t, int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; ++t) {
@@ -108,8 +108,8 @@ class HostDenseOps final : public DenseOps {
   Status Embed(Stream&, const Weight& weight, const Tensor& ids, float scale, const Tensor& y) override {
     const auto& w = reinterpret_cast<const HostWeight&>(weight);
     if (!w.embed) return InvalidArgument("embed: the weight was prepared without this use");
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("ids", &ids, DType::kI32, {-1}));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("y", &y, w.y_type, {ids.shape[0], w.columns}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("ids", &ids, DType::kI32, {-1}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("y", &y, w.y_type, {ids.shape[0], w.columns}));
     ParallelFor(ids.shape[0], [&](uint32_t, int64_t begin, int64_t end) {
       float values[kChunk];
       for (int64_t t = begin; t < end; ++t) {
@@ -138,9 +138,9 @@ class HostDenseOps final : public DenseOps {
     OCTET_RETURN_IF_ERROR(CheckFloats("y", y));
     OCTET_RETURN_IF_ERROR(CheckSameShape("norm", x, y));
     const int64_t n = x.shape[x.rank - 1];
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("gain", &gain, DType::kF32, {n}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("gain", &gain, DType::kF32, {n}));
     if (bias != nullptr && kind == NormKind::kRms) return InvalidArgument("norm: an RMS norm has no bias");
-    if (bias != nullptr) OCTET_RETURN_IF_ERROR(CheckHostTensor("bias", bias, DType::kF32, {n}));
+    if (bias != nullptr) OCTET_RETURN_IF_ERROR(CheckTensorInside("bias", bias, DType::kF32, {n}));
     ParallelFor(n == 0 ? 0 : NumElements(x) / n, [&](uint32_t, int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) {
         const int64_t from = RowStart(x, row), to = RowStart(y, row);
@@ -164,8 +164,8 @@ class HostDenseOps final : public DenseOps {
   Status Rope(Stream&, const Tensor& x, const Tensor& positions, const Tensor& cos_sin, bool interleaved) override {
     OCTET_RETURN_IF_ERROR(CheckFloats("x", x));
     if (x.rank != 3) return InvalidArgument("rope: x must be [tokens][heads][head_dim], not " + ShapeText(x));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("positions", &positions, DType::kI32, {x.shape[0]}));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("cos_sin", &cos_sin, DType::kF32, {-1, -1, 2}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("positions", &positions, DType::kI32, {x.shape[0]}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("cos_sin", &cos_sin, DType::kF32, {-1, -1, 2}));
     const int64_t pairs = cos_sin.shape[1];
     if (2 * pairs > x.shape[2]) {
       return InvalidArgument("rope: " + std::to_string(pairs) + " pairs do not fit into head_dim " +
@@ -247,8 +247,8 @@ class HostDenseOps final : public DenseOps {
   Status GatherRows(Stream&, const Tensor& x, const Tensor& rows, const Tensor& y) override {
     OCTET_RETURN_IF_ERROR(CheckFloats("x", x));
     if (x.rank != 2) return InvalidArgument("gather_rows: x must be [rows][n], not " + ShapeText(x));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("rows", &rows, DType::kI32, {-1}));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("y", &y, TypeOf(x), {rows.shape[0], x.shape[1]}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("rows", &rows, DType::kI32, {-1}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("y", &y, TypeOf(x), {rows.shape[0], x.shape[1]}));
     const auto* row = HostData<const int32_t>(rows);
     for (int64_t i = 0; i < rows.shape[0]; ++i) {
       if (row[i] < 0 || row[i] >= x.shape[0]) {
@@ -311,7 +311,7 @@ class HostDenseOps final : public DenseOps {
       return InvalidArgument(std::string(name) + " is " + DTypeName(TypeOf(t)) + "; it must be f32, f16 or bf16");
     }
     OCTET_RETURN_IF_ERROR(CheckStrides(name, t));
-    return CheckHostBounds(name, t);
+    return CheckBounds(name, t);
   }
 
   static Status CheckSameShape(const char* name, const Tensor& x, const Tensor& y) {

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "octet/backend.hpp"
+#include "octet/bounds.h"
 #include "octet/checks.h"
 
 namespace octet {
@@ -25,85 +26,33 @@ class HostBuffer final : public DeviceBuffer {
 
   // `held` counts the bytes of all live buffers of a device and outlives this one.
   HostBuffer(uint64_t bytes, std::atomic<uint64_t>* held)
-      : data_(static_cast<uint8_t*>(::operator new (bytes, std::align_val_t{kAlignment}))), bytes_(bytes), held_(held) {
-    held_->fetch_add(bytes_);
+      : DeviceBuffer(bytes),
+        data_(static_cast<uint8_t*>(::operator new (bytes, std::align_val_t{kAlignment}))),
+        held_(held) {
+    held_->fetch_add(bytes);
   }
   ~HostBuffer() override {
     ::operator delete (data_, std::align_val_t{kAlignment});
-    held_->fetch_sub(bytes_);
+    held_->fetch_sub(bytes());
   }
-  HostBuffer(const HostBuffer&) = delete;
-  HostBuffer& operator=(const HostBuffer&) = delete;
 
   uint8_t* data() const { return data_; }
-  uint64_t bytes() const { return bytes_; }
   StatusOr<void*> Map() override { return static_cast<void*>(data_); }
-
-  // Are [offset, offset + bytes) inside?
-  Status CheckRange(const char* what, uint64_t offset, uint64_t n) const {
-    if (offset <= bytes_ && n <= bytes_ - offset) return OkStatus();
-    return InvalidArgument(std::string(what) + ": " + std::to_string(n) + " bytes at " + std::to_string(offset) +
-                           " leave the buffer of " + std::to_string(bytes_) + " bytes");
-  }
 
  private:
   uint8_t* data_;
-  uint64_t bytes_;
   std::atomic<uint64_t>* held_;
 };
 
 inline HostBuffer& HostBufferOf(DeviceBuffer& buffer) { return static_cast<HostBuffer&>(buffer); }
 inline HostBuffer& HostBufferOf(Buffer& buffer) { return HostBufferOf(BufferOf(buffer)); }
 
-// The first element, for a tensor that passed CheckHostTensor (or of which no element is touched: an empty one may have
-// any offset, so the address is computed as a number).
+// The first element, for a tensor that passed CheckTensorInside (or of which no element is touched: an empty one may
+// have any offset, so the address is computed as a number).
 template <typename T>
 T* HostData(const Tensor& t) {
   if (t.buffer == nullptr) return nullptr;
   return reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(HostBufferOf(*t.buffer).data()) + t.offset);
-}
-
-// Every element inside the buffer, and the first one aligned. Expects rank, shape and strides as CheckTensor leaves
-// them.
-inline Status CheckHostBounds(const char* name, const Tensor& t) {
-  const int64_t element = ElementBytes(TypeOf(t));
-  if (element == 0) return InvalidArgument(std::string(name) + " has a type without elements");
-  uint64_t last = 0;  // elements from the first to the last one
-  bool overflow = false;
-  for (int i = 0; i < t.rank; ++i) {
-    if (t.shape[i] == 0) return OkStatus();
-    uint64_t span = 0;
-    overflow = overflow || __builtin_mul_overflow(t.shape[i] - 1, t.stride[i], &span) ||
-               __builtin_add_overflow(last, span, &last);
-  }
-  uint64_t bytes = 0;
-  overflow = overflow || __builtin_add_overflow(last, uint64_t{1}, &last) ||
-             __builtin_mul_overflow(last, static_cast<uint64_t>(element), &bytes);
-  if (overflow) return InvalidArgument(std::string(name) + " spans more than 2^64 bytes");
-  if (t.offset % static_cast<uint64_t>(element) != 0) {
-    return InvalidArgument(std::string(name) + " starts at byte " + std::to_string(t.offset) + ", not a multiple of " +
-                           std::to_string(element));
-  }
-  return HostBufferOf(*t.buffer).CheckRange(name, t.offset, bytes);
-}
-
-// CheckTensor plus the bounds of the buffer: afterwards every element may be touched through HostData.
-inline Status CheckHostTensor(const char* name, const Tensor* t, DType type, std::initializer_list<int64_t> dims) {
-  OCTET_RETURN_IF_ERROR(CheckTensor(name, t, type, dims));
-  return CheckHostBounds(name, *t);
-}
-
-// CheckLayer plus bounds: the whole cache of the layer and its tensors.
-inline Status CheckHostLayer(const KvLayout& l, const KvLayer& layer, int32_t q_heads) {
-  OCTET_RETURN_IF_ERROR(CheckLayer(l, layer, q_heads));
-  OCTET_RETURN_IF_ERROR(HostBufferOf(*layer.cache).CheckRange("KV cache", layer.cache_offset, l.layer_bytes));
-  const std::pair<const char*, const Tensor*> tensors[] = {
-      {"k_offset", layer.k_offset}, {"k_scale", layer.k_scale}, {"k_zero", layer.k_zero},
-      {"v_scale", layer.v_scale},   {"v_zero", layer.v_zero},   {"sinks", q_heads > 0 ? layer.sinks : nullptr}};
-  for (const auto& [name, t] : tensors) {
-    if (t != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds(name, *t));
-  }
-  return OkStatus();
 }
 
 // Every slot is -1 or exists, and the position of each that exists has a row in the offset table. Expects both tensors,
@@ -130,11 +79,7 @@ inline Status CheckHostSlots(const KvLayout& l, const KvLayer& layer, const Tens
 
 // CheckTokens plus bounds and the values of slots and positions.
 inline Status CheckHostTokens(const KvLayout& l, const KvLayer& layer, const KvTokens& t, bool gather) {
-  OCTET_RETURN_IF_ERROR(CheckTokens(l, layer, t, gather));
-  if (t.k != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("k", *t.k));
-  if (t.v != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("v", *t.v));
-  OCTET_RETURN_IF_ERROR(CheckHostBounds("slots", *t.slots));
-  if (t.positions != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("positions", *t.positions));
+  OCTET_RETURN_IF_ERROR(CheckTokensInside(l, layer, t, gather));
   return CheckHostSlots(l, layer, *t.slots, t.positions);
 }
 
@@ -150,16 +95,16 @@ inline Status CheckHostPositions(const Tensor& positions, int64_t table_rows) {
   return OkStatus();
 }
 
-// CheckQkvAppend plus bounds and the values of slots and positions. CheckHostLayer is the caller's.
+// CheckQkvAppend plus bounds and the values of slots and positions. CheckLayerInside is the caller's.
 inline Status CheckHostQkvAppend(const KvLayout& l, const KvLayer& layer, const QkvAppendArgs& a) {
   OCTET_RETURN_IF_ERROR(CheckQkvAppend(l, a));
   const std::pair<const char*, const Tensor*> tensors[] = {
       {"qkv", a.qkv},         {"bias", a.bias},           {"q_gain", a.q_gain}, {"k_gain", a.k_gain},
       {"cos_sin", a.cos_sin}, {"positions", a.positions}, {"slots", a.slots}};
   for (const auto& [name, t] : tensors) {
-    if (t != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds(name, *t));
+    if (t != nullptr) OCTET_RETURN_IF_ERROR(CheckBounds(name, *t));
   }
-  if (TypeOf(*a.q_out) != DType::kOpaque) OCTET_RETURN_IF_ERROR(CheckHostBounds("q_out", *a.q_out));
+  if (TypeOf(*a.q_out) != DType::kOpaque) OCTET_RETURN_IF_ERROR(CheckBounds("q_out", *a.q_out));
   OCTET_RETURN_IF_ERROR(CheckHostPositions(*a.positions, a.cos_sin->shape[0]));
   return CheckHostSlots(l, layer, *a.slots, a.positions);
 }

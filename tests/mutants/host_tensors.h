@@ -1,4 +1,4 @@
-// Elements of tensors in host memory as doubles, whatever their type. Expects CheckHostTensor to have passed.
+// Elements of tensors in host memory as doubles, whatever their type. Expects CheckTensorInside to have passed.
 #ifndef OCTET_TESTS_MUTANTS_HOST_TENSORS_H_
 #define OCTET_TESTS_MUTANTS_HOST_TENSORS_H_
 
@@ -54,7 +54,7 @@ inline Status CheckFloat(const char* name, const Tensor* t, std::initializer_lis
   if (type != DType::kF32 && type != DType::kF16 && type != DType::kBF16) {
     return Unimplemented(std::string(name) + " is " + DTypeName(type) + "; f32, f16 and bf16 are possible");
   }
-  return CheckHostTensor(name, t, type, dims);
+  return CheckTensorInside(name, t, type, dims);
 }
 
 }  // namespace octet::mutants

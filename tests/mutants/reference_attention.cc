@@ -46,7 +46,7 @@ class Attention final : public AttentionBackend {
     plan->desc = d;
     plan->layout = *d.kv;
     plan->desc.kv = nullptr;
-    if (d.alibi_slopes != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds("alibi_slopes", *d.alibi_slopes));
+    if (d.alibi_slopes != nullptr) OCTET_RETURN_IF_ERROR(CheckBounds("alibi_slopes", *d.alibi_slopes));
     plan->slopes = Floats(d.alibi_slopes);
     return std::unique_ptr<AttentionPlan>(std::move(plan));
   }
@@ -69,9 +69,9 @@ class Attention final : public AttentionBackend {
   Status Run(Stream&, const AttentionPlan& plan_base, const KvLayer& layer, const AttentionArgs& args) override {
     const auto& plan = static_cast<const Plan&>(plan_base);
     OCTET_RETURN_IF_ERROR(CheckAttentionArgs(plan.desc, plan.layout, args));
-    OCTET_RETURN_IF_ERROR(CheckHostLayer(plan.layout, layer, plan.desc.q_heads));
+    OCTET_RETURN_IF_ERROR(CheckLayerInside(plan.layout, layer, plan.desc.q_heads));
     for (const auto& [name, t] : {std::pair{"q", args.q}, {"out", args.out}, {"lse", args.lse}, {"mask", args.mask}}) {
-      if (t != nullptr) OCTET_RETURN_IF_ERROR(CheckHostBounds(name, *t));
+      if (t != nullptr) OCTET_RETURN_IF_ERROR(CheckBounds(name, *t));
     }
     if (args.q->shape[0] < plan.q_start.back()) return InvalidArgument("q has fewer rows than the batch has queries");
     const OpenCache cache(plan.layout, layer);

@@ -34,13 +34,13 @@ class Dense final : public DenseOps {
   Status Linear(Stream&, const LinearArgs& a) override {
     if (a.w == nullptr) return InvalidArgument("the weight is NULL");
     const auto& m = *reinterpret_cast<const Matrix*>(a.w);
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("x", a.x, m.x_type, {-1, m.columns}));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("y", a.y, m.y_type, {a.x->shape[0], m.rows}));
-    if (a.bias != nullptr) OCTET_RETURN_IF_ERROR(CheckHostTensor("bias", a.bias, DType::kF32, {m.rows}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("x", a.x, m.x_type, {-1, m.columns}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("y", a.y, m.y_type, {a.x->shape[0], m.rows}));
+    if (a.bias != nullptr) OCTET_RETURN_IF_ERROR(CheckTensorInside("bias", a.bias, DType::kF32, {m.rows}));
     if (a.norm_gain != nullptr)
-      OCTET_RETURN_IF_ERROR(CheckHostTensor("norm_gain", a.norm_gain, DType::kF32, {m.columns}));
+      OCTET_RETURN_IF_ERROR(CheckTensorInside("norm_gain", a.norm_gain, DType::kF32, {m.columns}));
     if (a.residual != nullptr)
-      OCTET_RETURN_IF_ERROR(CheckHostTensor("residual", a.residual, m.y_type, {a.x->shape[0], m.rows}));
+      OCTET_RETURN_IF_ERROR(CheckTensorInside("residual", a.residual, m.y_type, {a.x->shape[0], m.rows}));
     ref::Vector x = All(*a.x);
     if (a.norm_gain != nullptr)
       x = ref::Norm(NormKind::kRms, x, All(*a.norm_gain), {}, Faulty("eps_ignored") ? 0.0 : a.norm_eps).value;
@@ -52,8 +52,8 @@ class Dense final : public DenseOps {
 
   Status Embed(Stream&, const Weight& weight, const Tensor& ids, float scale, const Tensor& y) override {
     const auto& m = reinterpret_cast<const Matrix&>(weight);
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("ids", &ids, DType::kI32, {-1}));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("y", &y, m.y_type, {ids.shape[0], m.columns}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("ids", &ids, DType::kI32, {-1}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("y", &y, m.y_type, {ids.shape[0], m.columns}));
     for (int64_t t = 0; t < ids.shape[0]; ++t) {
       const int64_t id = Int(ids, t);
       const bool inside = id >= 0 && id < m.rows;
@@ -70,8 +70,8 @@ class Dense final : public DenseOps {
       return Unimplemented("norm kind " + std::to_string(static_cast<int>(kind)) + " is unknown");
     OCTET_RETURN_IF_ERROR(CheckAlike(x, y));
     const int64_t n = x.shape[x.rank - 1];
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("gain", &gain, DType::kF32, {n}));
-    if (bias != nullptr) OCTET_RETURN_IF_ERROR(CheckHostTensor("bias", bias, DType::kF32, {n}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("gain", &gain, DType::kF32, {n}));
+    if (bias != nullptr) OCTET_RETURN_IF_ERROR(CheckTensorInside("bias", bias, DType::kF32, {n}));
     SetAll(y, ref::Norm(kind, All(x), All(gain), bias != nullptr ? All(*bias) : ref::Vector{},
                         Faulty("eps_ignored") ? 0.0 : eps)
                   .value);
@@ -80,8 +80,8 @@ class Dense final : public DenseOps {
 
   Status Rope(Stream&, const Tensor& x, const Tensor& positions, const Tensor& cos_sin, bool interleaved) override {
     OCTET_RETURN_IF_ERROR(CheckFloat("x", &x, {-1, -1, -1}));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("positions", &positions, DType::kI32, {x.shape[0]}));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("cos_sin", &cos_sin, DType::kF32, {-1, -1, 2}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("positions", &positions, DType::kI32, {x.shape[0]}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("cos_sin", &cos_sin, DType::kF32, {-1, -1, 2}));
     const int64_t pairs = cos_sin.shape[1];
     if (2 * pairs > x.shape[2]) return InvalidArgument("cos_sin has more pairs than x has channels");
     std::vector<int32_t> at;
@@ -117,7 +117,7 @@ class Dense final : public DenseOps {
 
   Status GatherRows(Stream&, const Tensor& x, const Tensor& rows, const Tensor& y) override {
     OCTET_RETURN_IF_ERROR(CheckFloat("x", &x, {-1, -1}));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("rows", &rows, DType::kI32, {-1}));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("rows", &rows, DType::kI32, {-1}));
     OCTET_RETURN_IF_ERROR(CheckFloat("y", &y, {rows.shape[0], x.shape[1]}));
     for (int64_t i = 0; i < rows.shape[0]; ++i) {
       const int64_t row = Int(rows, i);

@@ -29,7 +29,7 @@ class Fused final : public FusedOps {
 
   Status QkvAppend(Stream&, const KvLayout& l, const KvLayer& y, const QkvAppendArgs& a) override {
     OCTET_RETURN_IF_ERROR(CheckUsable(l));
-    OCTET_RETURN_IF_ERROR(CheckHostLayer(l, y, 0));
+    OCTET_RETURN_IF_ERROR(CheckLayerInside(l, y, 0));
     OCTET_RETURN_IF_ERROR(CheckHostQkvAppend(l, y, a));
     if (TypeOf(*a.q_out) == DType::kOpaque) return Unimplemented("q is f32, f16 or bf16");
     const int64_t tokens = a.qkv->shape[0], q_heads = a.q_out->shape[1];

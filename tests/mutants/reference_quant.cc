@@ -123,8 +123,8 @@ class Quant final : public QuantOps {
 
   Status CopyPages(Stream&, const KvLayout& l, const KvLayer& y, const Tensor& pairs) override {
     OCTET_RETURN_IF_ERROR(CheckUsable(l));
-    OCTET_RETURN_IF_ERROR(CheckHostLayer(l, y, 0));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("pairs", &pairs, DType::kI32, {-1, 2}));
+    OCTET_RETURN_IF_ERROR(CheckLayerInside(l, y, 0));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("pairs", &pairs, DType::kI32, {-1, 2}));
     std::vector<int32_t> list;
     for (int64_t i = 0; i < pairs.shape[0]; ++i) {
       for (int64_t j = 0; j < 2; ++j) list.push_back(HostData<const int32_t>(pairs)[i * pairs.stride[0] + j]);
@@ -177,7 +177,7 @@ class Quant final : public QuantOps {
   }
   static Status Check(const KvLayout& l, const KvLayer& y, const KvTokens& t, bool gather) {
     OCTET_RETURN_IF_ERROR(CheckUsable(l));
-    OCTET_RETURN_IF_ERROR(CheckHostLayer(l, y, 0));
+    OCTET_RETURN_IF_ERROR(CheckLayerInside(l, y, 0));
     return CheckHostTokens(l, y, t, gather);
   }
   static Status CheckPages(const KvLayout& l, const std::vector<int32_t>& pages) {
@@ -196,8 +196,8 @@ class Quant final : public QuantOps {
   static Status Exchange(const KvLayout& l, const KvLayer& y, const Tensor& pages, Buffer& canonical, uint64_t offset,
                          Body body) {
     OCTET_RETURN_IF_ERROR(CheckUsable(l));
-    OCTET_RETURN_IF_ERROR(CheckHostLayer(l, y, 0));
-    OCTET_RETURN_IF_ERROR(CheckHostTensor("pages", &pages, DType::kI32, {-1}));
+    OCTET_RETURN_IF_ERROR(CheckLayerInside(l, y, 0));
+    OCTET_RETURN_IF_ERROR(CheckTensorInside("pages", &pages, DType::kI32, {-1}));
     std::vector<int32_t> list;
     for (int64_t i = 0; i < pages.shape[0]; ++i) list.push_back(Int(pages, i));
     OCTET_RETURN_IF_ERROR(CheckPages(l, list));

@@ -660,23 +660,24 @@ TEST(CheckTensorTest, RefusesWhatWouldLeaveTheBuffer) {
   HostBuffer buffer(256, &held);
   auto* handle = reinterpret_cast<Buffer*>(static_cast<DeviceBuffer*>(&buffer));
   Tensor t = MakeTensor(handle, DType::kF32, {4, 8}, 128);
-  EXPECT_TRUE(CheckHostTensor("x", &t, DType::kF32, {-1, 8}).ok());
+  EXPECT_TRUE(CheckTensorInside("x", &t, DType::kF32, {-1, 8}).ok());
   t.offset = 132;
-  EXPECT_THAT(CheckHostTensor("x", &t, DType::kF32, {4, 8}).message(), HasSubstr("128 bytes at 132 leave the buffer"));
+  EXPECT_THAT(CheckTensorInside("x", &t, DType::kF32, {4, 8}).message(),
+              HasSubstr("128 bytes at 132 leave the buffer"));
   t.offset = 126;
-  EXPECT_THAT(CheckHostTensor("x", &t, DType::kF32, {4, 8}).message(), HasSubstr("not a multiple of 4"));
+  EXPECT_THAT(CheckTensorInside("x", &t, DType::kF32, {4, 8}).message(), HasSubstr("not a multiple of 4"));
   t.offset = 0;
   t.stride[0] = INT64_MAX / 2;
-  EXPECT_FALSE(CheckHostTensor("x", &t, DType::kF32, {4, 8}).ok());
+  EXPECT_FALSE(CheckTensorInside("x", &t, DType::kF32, {4, 8}).ok());
   t.stride[0] = -8;
-  EXPECT_THAT(CheckHostTensor("x", &t, DType::kF32, {4, 8}).message(), HasSubstr("negative stride"));
+  EXPECT_THAT(CheckTensorInside("x", &t, DType::kF32, {4, 8}).message(), HasSubstr("negative stride"));
   t = MakeTensor(handle, DType::kF32, {4, 8});
   t.stride[1] = 2;
-  EXPECT_THAT(CheckHostTensor("x", &t, DType::kF32, {4, 8}).message(), HasSubstr("not contiguous"));
-  EXPECT_THAT(CheckHostTensor("x", &t, DType::kF32, {4, 9}).message(), HasSubstr("it must be f32 [4, 9]"));
-  EXPECT_THAT(CheckHostTensor("x", nullptr, DType::kF32, {4}).message(), HasSubstr("x is NULL"));
+  EXPECT_THAT(CheckTensorInside("x", &t, DType::kF32, {4, 8}).message(), HasSubstr("not contiguous"));
+  EXPECT_THAT(CheckTensorInside("x", &t, DType::kF32, {4, 9}).message(), HasSubstr("it must be f32 [4, 9]"));
+  EXPECT_THAT(CheckTensorInside("x", nullptr, DType::kF32, {4}).message(), HasSubstr("x is NULL"));
   const Tensor empty = MakeTensor(nullptr, DType::kF32, {0, 8});
-  EXPECT_TRUE(CheckHostTensor("x", &empty, DType::kF32, {-1, 8}).ok());
+  EXPECT_TRUE(CheckTensorInside("x", &empty, DType::kF32, {-1, 8}).ok());
 }
 
 TEST(CheckTensorTest, LengthsThatOverflowAreNeitherEmptyNorInTheTable) {

@@ -83,7 +83,7 @@ class Quant final : public octet::QuantOps {
     log_->layer = layer;
     log_->tokens = tokens;
     OCTET_RETURN_IF_ERROR(log_->Hook());
-    OCTET_RETURN_IF_ERROR(octet::CheckHostLayer(layout, layer, 0));
+    OCTET_RETURN_IF_ERROR(octet::CheckLayerInside(layout, layer, 0));
     OCTET_RETURN_IF_ERROR(octet::CheckHostTokens(layout, layer, tokens, gather));
     uint8_t* cache = octet::HostBufferOf(*layer.cache).data() + layer.cache_offset;
     for (int64_t t = 0; t < tokens.slots->shape[0]; ++t) {
