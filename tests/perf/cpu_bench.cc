@@ -24,6 +24,8 @@
 namespace octet {
 namespace {
 
+constexpr int32_t kPageTokens = 64;  // as octet without --block-size
+
 octet_error error;
 
 void Check(octet_code code) {
@@ -235,9 +237,9 @@ void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, in
   if (int8) k.rotation = dim;
   octet_kv_layout layout{};
   layout.struct_size = sizeof layout;
-  layout.page_tokens = 32;
+  layout.page_tokens = kPageTokens;
   layout.kv_heads = kv_heads;
-  layout.num_pages = (kv_len + 31) / 32;
+  layout.num_pages = (kv_len + kPageTokens - 1) / kPageTokens;
   layout.k = &k;
   layout.v = &v;
   Check(b.table->quant->choose_layout(b.device, &layout, &k, &v, nullptr, &error));
@@ -274,7 +276,7 @@ void Attention(Bench& b, ThreadPool& pool, int32_t q_heads, int32_t kv_heads, in
   batch.pages = pages.data();
   Check(b.table->attention->refill(b.stream, plan, &batch, &error));
 
-  const int64_t rows = int64_t{layout.num_pages} * 32;
+  const int64_t rows = int64_t{layout.num_pages} * kPageTokens;
   const octet_tensor k_rows = b.New(DType::kF32, {rows, kv_heads, dim});
   const octet_tensor slots = b.New(DType::kI64, {rows}), positions = b.New(DType::kI32, {rows});
   std::mt19937 random(2);

@@ -26,11 +26,12 @@ struct Shape {
 };
 
 struct Layer {
-  ggml_tensor *k, *v;
+  ggml_tensor *k, *v;  // views of all heads' rows
 };
 
-// K and V as f32 [kv_heads][keys][dim] after a way through the cache's type.
-std::vector<float> Values(const ggml_tensor* t) {
+// K and V as f32 [keys][kv_heads][dim] after a way through the cache's type.
+std::vector<float> Values(const ggml_tensor* view) {
+  const ggml_tensor* t = view->view_src;
   std::vector<float> values(static_cast<size_t>(ggml_nelements(t)));
   ggml_internal_get_type_traits(t->type).to_float(t->data, values.data(), ggml_nelements(t));
   return values;
@@ -40,18 +41,18 @@ double RelativeError(const Shape& s, const float* q, const Layer& layer, const f
   const std::vector<float> k = Values(layer.k), v = Values(layer.v);
   double difference = 0, all = 0;
   for (int head = 0; head < s.q_heads; ++head) {
-    const size_t base = static_cast<size_t>(head / (s.q_heads / s.kv_heads)) * s.keys * s.dim;
+    const size_t base = static_cast<size_t>(head / (s.q_heads / s.kv_heads)) * s.dim;
+    const size_t row = static_cast<size_t>(s.kv_heads) * s.dim;  // of a key
     std::vector<double> weight(static_cast<size_t>(s.keys)), sum(static_cast<size_t>(s.dim));
     double total = 0;
     for (int i = 0; i < s.keys; ++i) {
       double score = 0;
-      for (int c = 0; c < s.dim; ++c)
-        score += double{q[head * s.dim + c]} * k[base + static_cast<size_t>(i) * s.dim + c];
+      for (int c = 0; c < s.dim; ++c) score += double{q[head * s.dim + c]} * k[base + static_cast<size_t>(i) * row + c];
       weight[i] = std::exp(score / std::sqrt(s.dim));
       total += weight[i];
     }
     for (int i = 0; i < s.keys; ++i) {
-      for (int c = 0; c < s.dim; ++c) sum[c] += weight[i] / total * v[base + static_cast<size_t>(i) * s.dim + c];
+      for (int c = 0; c < s.dim; ++c) sum[c] += weight[i] / total * v[base + static_cast<size_t>(i) * row + c];
     }
     for (int c = 0; c < s.dim; ++c) {
       difference += std::pow(sum[c] - out[head * s.dim + c], 2);
@@ -75,7 +76,7 @@ int main(int argc, char** argv) {
   const auto layers = std::max<size_t>(1, kBytes / layer_bytes);
 
   ggml_init_params params{};
-  params.mem_size = layers * (layer_bytes + (size_t{1} << 16)) + (size_t{64} << 20);
+  params.mem_size = layers * (layer_bytes + (size_t{1} << 17)) + (size_t{64} << 20);
   ggml_context* ctx = ggml_init(params);
   ggml_tensor* q = ggml_new_tensor_3d(ctx, GGML_TYPE_F32, s.dim, 1, s.q_heads);
   ggml_tensor* mask = ggml_new_tensor_2d(ctx, GGML_TYPE_F16, s.keys, GGML_KQ_MASK_PAD);
@@ -96,10 +97,13 @@ int main(int argc, char** argv) {
   ggml_cgraph* graph = ggml_new_graph_custom(ctx, 4 * layers + 64, false);
   ggml_tensor* first = nullptr;
   for (Layer& layer : cache) {
-    layer = {ggml_new_tensor_3d(ctx, type, s.dim, s.keys, s.kv_heads),
-             ggml_new_tensor_3d(ctx, type, s.dim, s.keys, s.kv_heads)};
-    to_cache(k.data(), layer.k->data, rows * s.dim);
-    to_cache(v.data(), layer.v->data, rows * s.dim);
+    // As the engines keep them: a row has all heads of a key.
+    const auto side = [&](const std::vector<float>& values) {
+      ggml_tensor* all = ggml_new_tensor_2d(ctx, type, int64_t{s.dim} * s.kv_heads, s.keys);
+      to_cache(values.data(), all->data, rows * s.dim);
+      return ggml_view_3d(ctx, all, s.dim, s.keys, s.kv_heads, all->nb[1], ggml_row_size(type, s.dim), 0);
+    };
+    layer = {side(k), side(v)};
     ggml_tensor* out =
         ggml_flash_attn_ext(ctx, q, layer.k, layer.v, mask, 1.0f / std::sqrt(static_cast<float>(s.dim)), 0.0f, 0.0f);
     if (first == nullptr) first = out;
