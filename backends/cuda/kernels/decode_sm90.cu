@@ -707,8 +707,9 @@ __device__ void Consume(const DecodeParams& p, Memory<D>* m, int tokens, int64_t
 
 template <int D, int kProducts>
 __global__ void __launch_bounds__(Shape<D>::kThreads, 1) Decode(const __grid_constant__ DecodeParams p) {
-  extern __shared__ uint8_t raw[];
-  auto* m = reinterpret_cast<Memory<D>*>((reinterpret_cast<uintptr_t>(raw) + 127) / 128 * 128);
+  // Not rounded up: then the compiler would not know that it is shared memory, and load from it by generic addresses.
+  extern __shared__ __align__(128) uint8_t raw[];
+  auto* m = reinterpret_cast<Memory<D>*>(raw);
   const AttentionParams& a = p.attention;
   const int tokens = a.q_start[a.requests[0]];
   const int64_t total = int64_t{a.keys[tokens].tile} * a.kv_heads;
@@ -732,7 +733,7 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, 1) Decode(const __grid_con
 
 template <int D, int kProducts>
 void Launch(const DecodeParams& p, int blocks, runtime::Stream stream) {
-  constexpr int kBytes = sizeof(Memory<D>) + 128;
+  constexpr int kBytes = sizeof(Memory<D>);
   static_assert(kBytes <= 227 * 1024, "what a block can have");
   cudaFuncSetAttribute(Decode<D, kProducts>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   Decode<D, kProducts><<<static_cast<unsigned>(blocks), Shape<D>::kThreads, kBytes, stream>>>(p);
