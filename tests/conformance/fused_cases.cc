@@ -27,7 +27,7 @@
 namespace octet::conformance {
 namespace {
 
-constexpr int kPages = 6, kPositions = 500;
+constexpr int kFusedPages = 6, kPositions = 500;
 constexpr float kEps = 1e-6f;
 
 struct FusedCase {
@@ -80,7 +80,7 @@ Inputs InputsOf(const FusedCase& c) {
       in.cos_sin.push_back(static_cast<float>(std::sin(angle)));
     }
   }
-  const std::vector<int32_t> order = random.Permutation(kPages * c.cache.page_tokens);
+  const std::vector<int32_t> order = random.Permutation(kFusedPages * c.cache.page_tokens);
   for (int t = 0; t < c.tokens; ++t) {
     in.positions.push_back((t * 37 + 5) % kPositions);
     in.slots.push_back(t == 2 ? -1 : order[size(t)]);
@@ -95,7 +95,7 @@ StatusOr<FusedOps*> FusedOf(const FusedCase& c, const KvLayout& layout) {
   desc.q_heads = c.q_heads();
   desc.q_type = c.q_type;
   desc.kv = &layout;
-  desc.limits = {1, 512, kPositions, kPages};
+  desc.limits = {1, 512, kPositions, kFusedPages};
   const Support support = fused->Supports(FusedEntry::kQkvAppend, desc);
   if (support.level == 0) return Unimplemented(support.reason);
   return fused;
@@ -176,9 +176,9 @@ class Call {
   const Block bias_, q_gain_, k_gain_, cos_sin_, positions_, slots_, q_;
 };
 
-std::vector<int32_t> AllPages() {
+std::vector<int32_t> FusedPages() {
   std::vector<int32_t> pages;
-  for (int i = 0; i < kPages; ++i) pages.push_back(i);
+  for (int i = 0; i < kFusedPages; ++i) pages.push_back(i);
   return pages;
 }
 
@@ -197,7 +197,7 @@ struct Result {
 };
 
 Status RunFused(const FusedCase& c, const Inputs& in, TestCache& cache, Result* result) {
-  OCTET_RETURN_IF_ERROR(cache.Init(c.cache, kPages));
+  OCTET_RETURN_IF_ERROR(cache.Init(c.cache, kFusedPages));
   const StatusOr<FusedOps*> fused = FusedOf(c, cache.layout());
   OCTET_RETURN_IF_ERROR(fused.status());
   const Call call(c, in);
@@ -208,12 +208,12 @@ Status RunFused(const FusedCase& c, const Inputs& in, TestCache& cache, Result* 
   EXPECT_TRUE(SameBytes(Columns(c, call.Qkv(), kept, c.columns()), Columns(c, in.qkv, kept, c.columns())))
       << "qkv, an input, was written to";
   result->q = call.Q();
-  return cache.Export(AllPages(), &result->pages);
+  return cache.Export(FusedPages(), &result->pages);
 }
 
 // The same through the operations that every backend with a dense table has.
 Status RunParts(const FusedCase& c, const Inputs& in, TestCache& cache, Result* result) {
-  OCTET_RETURN_IF_ERROR(cache.Init(c.cache, kPages));
+  OCTET_RETURN_IF_ERROR(cache.Init(c.cache, kFusedPages));
   const StatusOr<DenseOps*> dense = Dense();
   OCTET_RETURN_IF_ERROR(dense.status());
   FusedCase in_place = c;
@@ -238,7 +238,7 @@ Status RunParts(const FusedCase& c, const Inputs& in, TestCache& cache, Result* 
   Sync();
   OCTET_RETURN_IF_ERROR(Promised("append", status));
   result->q = call.Q();
-  return cache.Export(AllPages(), &result->pages);
+  return cache.Export(FusedPages(), &result->pages);
 }
 
 // ---- Against double precision
@@ -371,15 +371,15 @@ Status EqualsItsParts(const FusedCase& c) {
 
 // ---- Rows that are left out or damaged
 
-FusedCase Default() {
+FusedCase DefaultFused() {
   FusedCase c;
   c.cache = Both(Int8(64));
   return c;
 }
 
 // Rows whose slot is -1 leave the cache alone and have their q all the same.
-Status SkipsSlotMinusOne() {
-  const FusedCase c = Default();
+Status FusedSkipsSlotMinusOne() {
+  const FusedCase c = DefaultFused();
   Inputs in = InputsOf(c);
   TestCache cache, written;
   Result with, without;
@@ -391,8 +391,8 @@ Status SkipsSlotMinusOne() {
   return OkStatus();
 }
 
-Status AcceptsNoTokens() {
-  FusedCase c = Default();
+Status FusedAcceptsNoTokens() {
+  FusedCase c = DefaultFused();
   c.tokens = 0;
   TestCache cache;
   Result result;
@@ -403,7 +403,7 @@ Status AcceptsNoTokens() {
 
 // A NaN in one head of Q, K or V of one token: that head of that token shows it, and nothing else changes.
 Status KeepsNanToItsRow() {
-  const FusedCase c = Default();
+  const FusedCase c = DefaultFused();
   const Inputs in = InputsOf(c);
   TestCache clean_cache;
   Result clean;
@@ -451,13 +451,13 @@ Status AnswersForEveryEntry() {
   FusedOps* fused = TheSubject().device->fused();
   if (fused == nullptr) return Unimplemented("the backend has no fused table");
   const octet_fused_ops& ops = *TheSubject().table()->fused;
-  FusedCase c = Default();
-  KvLayout layout = LayoutOf(c.cache, kPages);
+  FusedCase c = DefaultFused();
+  KvLayout layout = LayoutOf(c.cache, kFusedPages);
   OCTET_RETURN_IF_ERROR(TheSubject().device->quant().ChooseLayout(layout));
   AttentionDesc desc;
   desc.q_heads = c.q_heads();
   desc.kv = &layout;
-  desc.limits = {1, 512, kPositions, kPages};
+  desc.limits = {1, 512, kPositions, kFusedPages};
   const convert::CAttentionDesc described(desc);
   for (const int32_t entry : std::initializer_list<int32_t>{OCTET_FUSED_QKV_APPEND, OCTET_FUSED_SAMPLE, 0, 77}) {
     octet_support support = convert::Sized<octet_support>();
@@ -483,9 +483,9 @@ Status AnswersForEveryEntry() {
 Status RefusesALatentCache() {
   FusedOps* fused = TheSubject().device->fused();
   if (fused == nullptr) return Unimplemented("the backend has no fused table");
-  const FusedCase c = Default();
+  const FusedCase c = DefaultFused();
   TestCache cache;
-  OCTET_RETURN_IF_ERROR(cache.Init(c.cache, kPages));
+  OCTET_RETURN_IF_ERROR(cache.Init(c.cache, kFusedPages));
   const Call call(c, InputsOf(c));
   KvLayout latent = cache.layout(), extra = cache.layout();
   latent.v_is_k = true;
@@ -503,10 +503,10 @@ Status RefusesALatentCache() {
 }
 
 Status RefusesTensorsThatDoNotFit() {
-  const FusedCase c = Default();
+  const FusedCase c = DefaultFused();
   const Inputs in = InputsOf(c);
   TestCache cache;
-  OCTET_RETURN_IF_ERROR(cache.Init(c.cache, kPages));
+  OCTET_RETURN_IF_ERROR(cache.Init(c.cache, kFusedPages));
   const StatusOr<FusedOps*> fused = FusedOf(c, cache.layout());
   OCTET_RETURN_IF_ERROR(fused.status());
   const Call call(c, in);
@@ -549,7 +549,7 @@ Status RefusesTensorsThatDoNotFit() {
 std::vector<FusedCase> Cases() {
   std::vector<FusedCase> cases;
   const auto add = [&](auto change) {
-    FusedCase c = Default();
+    FusedCase c = DefaultFused();
     change(c);
     cases.push_back(c);
   };
@@ -611,8 +611,8 @@ void AddFusedCases() {
     AddCase("Fused.EqualsTheReference/" + NameOf(c), [c] { return EqualsTheReference(c); });
     if (c.q_type == DType::kF32) AddCase("Fused.EqualsItsParts/" + NameOf(c), [c] { return EqualsItsParts(c); });
   }
-  AddCase("Fused.SkipsSlotMinusOne/i8_token_rot64", SkipsSlotMinusOne);
-  AddCase("Fused.AcceptsNoTokens/i8_token_rot64", AcceptsNoTokens);
+  AddCase("Fused.SkipsSlotMinusOne/i8_token_rot64", FusedSkipsSlotMinusOne);
+  AddCase("Fused.AcceptsNoTokens/i8_token_rot64", FusedAcceptsNoTokens);
   AddCase("Fused.KeepsNanToItsRow/i8_token_rot64", KeepsNanToItsRow);
   AddCase("Fused.AnswersForEveryEntry/supports", AnswersForEveryEntry);
   AddCase("Fused.RefusesALatentCache/qkv_append", RefusesALatentCache);
