@@ -33,10 +33,11 @@ constexpr uint64_t kAlign = 256;
 constexpr int64_t kMostWords = std::numeric_limits<int32_t>::max();
 
 constexpr int64_t kKeyWords = sizeof(TokenKeys) / sizeof(int32_t);
+constexpr int64_t kHeaderWords = sizeof(StepHeader) / sizeof(int32_t);
 
 // Where each array of a step starts in the plan's workspace, in words of 32 bits.
 struct StepLayout {
-  int64_t keys = 0, alibi = 0, requests = 0, q_start = 0, kv_len = 0, kv_begin = 0, page_start = 0, pages = 0, end = 0;
+  int64_t keys = 0, alibi = 0, header = 0, q_start = 0, kv_len = 0, kv_begin = 0, page_start = 0, pages = 0, end = 0;
 
   StepLayout(int64_t slopes, int64_t max_requests, int64_t max_tokens, int64_t max_pages) {
     int64_t at = 0;
@@ -46,7 +47,7 @@ struct StepLayout {
     };
     place(&alibi, (slopes + 3) / 4 * 4);  // stays
     place(&keys, (max_tokens + 1) * kKeyWords);
-    place(&requests, 1);
+    place(&header, kHeaderWords);
     place(&q_start, max_requests + 1);
     place(&kv_len, max_requests);
     place(&kv_begin, max_requests);
@@ -83,11 +84,11 @@ Status CheckDesc(const AttentionDesc& d) {
     return Unimplemented(name + ": sequences of more than 2^31 - 2 tokens are not supported");
   }
   if (d.q_heads > 65535) return Unimplemented(name + ": more than 65535 query heads are not supported");
-  if (int64_t{d.limits.requests} * 4 + (int64_t{d.limits.query_tokens} + 1) * kKeyWords + 8 >
+  if (int64_t{d.limits.requests} * 4 + (int64_t{d.limits.query_tokens} + 1) * kKeyWords + 16 >
       kMostWords - d.limits.pages) {
     return Unimplemented(name + ": a step of more than 2^31 words is not supported");
   }
-  if (double(d.limits.query_tokens) * (static_cast<double>(d.limits.kv_len) / kAttentionTile + 2) >
+  if (double(d.limits.query_tokens) * (static_cast<double>(d.limits.kv_len) / kAttentionTile + 2 + kAttentionItemCost) >
       double(kMostWords)) {
     return Unimplemented(name + ": steps of more than 2^31 query tokens times tiles of 64 keys are not supported");
   }
@@ -110,8 +111,8 @@ bool Verbose() {
   return false;
 }
 
-// What query token `position` of a request sees, its tiles behind `tile` others.
-TokenKeys KeysAt(const AttentionDesc& d, const Batch& b, int32_t request, int32_t position, int32_t tile) {
+// What query token `position` of a request sees, its items from `place` on.
+TokenKeys KeysAt(const AttentionDesc& d, const Batch& b, int32_t request, int32_t position, int32_t place) {
   TokenKeys k{};
   k.request = request;
   k.position = position;
@@ -120,7 +121,7 @@ TokenKeys KeysAt(const AttentionDesc& d, const Batch& b, int32_t request, int32_
   k.end = d.causal ? std::min(position + 1, b.kv_len[request]) : b.kv_len[request];
   k.page_start = b.page_start[request];
   k.first_tile = (k.begin - k.kv_begin) / kAttentionTile;
-  k.tile = tile;
+  k.place = place;
   return k;
 }
 
@@ -209,14 +210,13 @@ Status Attention::Refill(octet::Stream& stream, octet::AttentionPlan& base, cons
     if (words > 0) std::memcpy(host + at, from, static_cast<size_t>(words) * sizeof(int32_t));
   };
   const int32_t tokens = b.q_start[b.requests], pages = b.page_start[b.requests];
-  host[plan.at.requests] = b.requests;
   send(plan.at.q_start, b.q_start, b.requests + 1);
   send(plan.at.kv_len, b.kv_len, b.requests);
   send(plan.at.page_start, b.page_start, b.requests + 1);
   send(plan.at.pages, b.pages, pages);
   plan.most_queries = plan.most_position = 0;
   auto* const keys = reinterpret_cast<TokenKeys*>(host + plan.at.keys);
-  int32_t tile = 0;
+  int32_t place = 0;
   for (int32_t r = 0; r < b.requests; ++r) {
     host[plan.at.kv_begin + r] = b.kv_begin != nullptr ? b.kv_begin[r] : 0;
     const int32_t queries = b.q_start[r + 1] - b.q_start[r];
@@ -224,12 +224,14 @@ Status Attention::Refill(octet::Stream& stream, octet::AttentionPlan& base, cons
     if (queries > 0) plan.most_position = std::max<int64_t>(plan.most_position, b.kv_len[r]);
     for (int32_t i = 0; i < queries; ++i) {
       TokenKeys& k = keys[b.q_start[r] + i];
-      k = KeysAt(plan.desc, b, r, b.kv_len[r] - queries + i, tile);
-      tile += TilesOf(k);
+      k = KeysAt(plan.desc, b, r, b.kv_len[r] - queries + i, place);
+      place += TilesOf(k) + kAttentionItemCost;
     }
   }
   keys[tokens] = TokenKeys{};
-  keys[tokens].tile = tile;
+  keys[tokens].place = place;
+  const StepHeader header = {b.requests, tokens, place, 0};
+  std::memcpy(host + plan.at.header, &header, sizeof header);
   plan.tokens = tokens;
   plan.filled = true;
   // Memory that is not pinned has been read when the copy returns, so the next step may overwrite it.
@@ -297,7 +299,7 @@ Status Attention::Run(octet::Stream& stream, const octet::AttentionPlan& base, c
   p.causal = d.causal;
   p.scale = d.scale;
   p.softcap = d.softcap;
-  p.requests = plan.step + plan.at.requests;
+  p.step = reinterpret_cast<const StepHeader*>(plan.step + plan.at.header);
   p.q_start = plan.step + plan.at.q_start;
   p.kv_len = plan.step + plan.at.kv_len;
   p.kv_begin = plan.step + plan.at.kv_begin;

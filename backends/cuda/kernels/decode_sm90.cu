@@ -4,11 +4,12 @@
 //   q  = q_scale (256 h + l), in 16 bits of the row's largest |q|; s = (256 h . codes + l . codes) q_scale k_scale
 //   w  = e^(s - m) v_scale relative to the largest v_scale so far, as the sum of two f16; O = sum of w codes
 //
-// Work is one list of tiles: per query token and KV head its visible keys in runs of 64, in order. Block c of the grid
-// takes an equal share of the list. A producer warp copies tiles (codes and scales of K and V) to a ring in shared
-// memory with bulk copies; each consumer warp takes every kWarps-th tile whole, with sums of its own, so that nothing
-// but the ring's barriers is waited for within a query head's share. Shares are merged in the order of warps, and those
-// of other blocks, in the order of blocks, by the last of them to arrive: the same bytes in every run.
+// Work is one list: per query token and KV head, an item, a few places for its beginning and end and one for each tile
+// of 64 visible keys. Block c of the grid takes an equal share of the places. A producer warp copies tiles (codes and
+// scales of K and V) to a ring in shared memory with bulk copies; each consumer warp takes every kWarps-th tile whole,
+// with sums of its own, so that nothing but the ring's barriers is waited for within a query head's share. Shares are
+// merged in the order of warps, and those of other blocks, in the order of blocks, by the last of them to arrive: the
+// same bytes in every run.
 //
 // Tensor core operands: K is the A operand as it lies (16 keys by 32 channels), its channels permuted alike in q; h and
 // l of a head are neighbouring columns of B, so that a thread gets both sums of a score. V^T is the A operand of the
@@ -120,56 +121,62 @@ __device__ __forceinline__ float Exp2(float x) {
 
 // ---- The list of tiles
 
-// The tiles of one query token and KV head that a block takes.
+// The tiles of one query token and KV head, an item, that a block takes.
 struct Segment {
   TokenKeys keys;
-  int64_t first_tile;           // of the list, where the token and head begin
-  int token, head, begin, end;  // tiles of the item: [begin, end)
-  int tiles;                    // of the item
+  int64_t place;  // of the item in the list; its tiles lie kAttentionItemCost behind
+  int token, head;
+  int begin, end, tiles;  // [begin, end) of the item's tiles
 };
 
-// The segment that begins with tile `at` of the list and ends with its item, or at `stop`.
-__device__ Segment FirstSegment(const AttentionParams& a, int tokens, int64_t at, int64_t stop) {
-  int low = 0, high = tokens;  // the last token whose tiles begin at or before `at`
+__device__ __forceinline__ int Clamp(int64_t n, int most) {
+  return static_cast<int>(max(int64_t{0}, min(n, int64_t{most})));
+}
+
+__device__ __forceinline__ void LoadToken(const AttentionParams& a, int token, Segment* s) {
+  s->token = token;
+  s->keys = a.keys[token];
+  s->tiles = a.keys[token + 1].place - s->keys.place - kAttentionItemCost;
+}
+
+// The first item with tiles in places [at, stop) of the list. False: there is none.
+__device__ bool FirstSegment(const AttentionParams& a, int tokens, int64_t at, int64_t stop, Segment* s) {
+  int low = 0, high = tokens;  // the last token that begins at or before `at`
   while (high - low > 1) {
     const int middle = (low + high) / 2;
-    if (int64_t{a.keys[middle].tile} * a.kv_heads <= at) {
+    if (int64_t{a.keys[middle].place} * a.kv_heads <= at) {
       low = middle;
     } else {
       high = middle;
     }
   }
-  Segment s;
-  s.token = low;
-  s.keys = a.keys[low];
-  s.tiles = a.keys[low + 1].tile - s.keys.tile;
-  const int64_t in_token = at - int64_t{s.keys.tile} * a.kv_heads;
-  s.head = static_cast<int>(in_token / s.tiles);
-  s.begin = static_cast<int>(in_token % s.tiles);
-  s.first_tile = at - s.begin;
-  s.end = static_cast<int>(min(int64_t{s.tiles}, stop - s.first_tile));
-  return s;
+  LoadToken(a, low, s);
+  const int64_t in_token = at - int64_t{s->keys.place} * a.kv_heads, places = s->tiles + kAttentionItemCost;
+  s->head = static_cast<int>(in_token / places);
+  s->place = at - in_token % places;
+  s->begin = Clamp(at - s->place - kAttentionItemCost, s->tiles);
+  s->end = Clamp(stop - s->place - kAttentionItemCost, s->tiles);
+  return s->begin < s->end;
 }
 
-// False behind the last one.
+// The next item. False: none of its tiles are before `stop`.
 __device__ bool NextSegment(const AttentionParams& a, int64_t stop, Segment* s) {
-  s->first_tile += s->tiles;
-  if (s->first_tile >= stop) return false;
+  s->place += s->tiles + kAttentionItemCost;
+  if (s->place + kAttentionItemCost >= stop) return false;
   if (++s->head == a.kv_heads) {
     s->head = 0;
-    s->keys = a.keys[++s->token];
-    s->tiles = a.keys[s->token + 1].tile - s->keys.tile;
+    LoadToken(a, s->token + 1, s);
   }
   s->begin = 0;
-  s->end = static_cast<int>(min(int64_t{s->tiles}, stop - s->first_tile));
+  s->end = Clamp(stop - s->place - kAttentionItemCost, s->tiles);
   return true;
 }
 
-// Blocks that have work: each of them has a tile at least.
+// Blocks that have work: each of them has a place at least.
 __device__ __forceinline__ int64_t BlocksOf(int64_t total) { return min(int64_t{gridDim.x}, total); }
 __device__ __forceinline__ int64_t ListBegin(int64_t total, int64_t block) { return total * block / BlocksOf(total); }
-__device__ __forceinline__ int64_t BlockOf(int64_t total, int64_t tile) {
-  return ((tile + 1) * BlocksOf(total) - 1) / total;
+__device__ __forceinline__ int64_t BlockOf(int64_t total, int64_t place) {
+  return ((place + 1) * BlocksOf(total) - 1) / total;
 }
 
 // ---- Producer
@@ -207,8 +214,9 @@ __device__ void CopyTile(const DecodeParams& p, const TokenKeys& keys, int head,
 
 template <int D>
 __device__ void Produce(const DecodeParams& p, Memory<D>* m, int tokens, int64_t at, int64_t stop) {
-  Segment s = FirstSegment(p.attention, tokens, at, stop);
+  Segment s;
   uint32_t i = 0;
+  if (!FirstSegment(p.attention, tokens, at, stop, &s)) return;
   do {
     for (int tile = s.begin; tile < s.end; ++tile, ++i) {
       const uint32_t stage = i % Shape<D>::kStages;
@@ -659,7 +667,8 @@ __device__ void Consume(const DecodeParams& p, Memory<D>* m, int tokens, int64_t
   const AttentionParams& a = p.attention;
   const int warp = WarpOfBlock(), group = a.q_heads / a.kv_heads;
   auto* partials = static_cast<Share<D>*>(p.partials);
-  Segment s = FirstSegment(p.attention, tokens, at, stop);
+  Segment s;
+  if (!FirstSegment(a, tokens, at, stop, &s)) return;
   uint32_t i = 0;
   do {
     for (int head = warp; head < kDecodeGroup; head += kWarps) LoadQuery<D>(a, s.token, s.head, head, m);
@@ -684,7 +693,8 @@ __device__ void Consume(const DecodeParams& p, Memory<D>* m, int tokens, int64_t
       Finish<D, kThreads>(a, s.token, s.head, active, share_at, m);
     } else {
       // Slot 0 of a block: a share that began before it; slot 1: one that goes on behind it.
-      const int64_t first = BlockOf(total, s.first_tile), last = BlockOf(total, s.first_tile + s.tiles - 1);
+      const int64_t first = BlockOf(total, s.place + kAttentionItemCost);
+      const int64_t last = BlockOf(total, s.place + kAttentionItemCost + s.tiles - 1);
       const int slot = s.begin == 0 ? 1 : 0;
       Combine<D, kThreads>(active, share_at, group, m, partials + 2 * blockIdx.x + slot);
       __threadfence();
@@ -711,8 +721,8 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, 1) Decode(const __grid_con
   extern __shared__ __align__(128) uint8_t raw[];
   auto* m = reinterpret_cast<Memory<D>*>(raw);
   const AttentionParams& a = p.attention;
-  const int tokens = a.q_start[a.requests[0]];
-  const int64_t total = int64_t{a.keys[tokens].tile} * a.kv_heads;
+  const StepHeader step = *a.step;
+  const int64_t total = int64_t{step.places} * a.kv_heads;
   if (blockIdx.x >= total) return;
   const int64_t at = ListBegin(total, blockIdx.x), stop = ListBegin(total, blockIdx.x + 1);
   if (threadIdx.x == 0) {
@@ -725,9 +735,9 @@ __global__ void __launch_bounds__(Shape<D>::kThreads, 1) Decode(const __grid_con
   }
   __syncthreads();
   if (WarpOfBlock() == Shape<D>::kWarps) {
-    Produce<D>(p, m, tokens, at, stop);
+    Produce<D>(p, m, step.tokens, at, stop);
   } else {
-    Consume<D, kProducts>(p, m, tokens, at, stop, total);
+    Consume<D, kProducts>(p, m, step.tokens, at, stop, total);
   }
 }
 

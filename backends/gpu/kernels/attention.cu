@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) Attention(const __grid_constant__ At
   row.token = blockIdx.x;
   row.head = blockIdx.y;
   row.kv_head = row.head / (p.q_heads / p.kv_heads);
-  if (row.token >= p.q_start[p.requests[0]]) return;  // rows behind the batch stay as they are
+  if (row.token >= p.step->tokens) return;  // rows behind the batch stay as they are
   row.request = p.keys[row.token].request;
   row.kv_len = p.kv_len[row.request];
   row.kv_begin = p.kv_begin[row.request];

@@ -79,7 +79,8 @@ void LaunchPageCopy(const PageCopyParams& p, runtime::Stream stream);
 
 // ---- Attention ----
 
-constexpr int kAttentionTile = 64;  // keys; a request's tiles count from its kv_begin
+constexpr int kAttentionTile = 64;     // keys; a request's tiles count from its kv_begin
+constexpr int kAttentionItemCost = 4;  // what the beginning and end of an item take, in tiles: measured
 
 // What one query token sees.
 struct alignas(16) TokenKeys {
@@ -87,7 +88,10 @@ struct alignas(16) TokenKeys {
   int32_t begin, end;         // positions of keys that it sees, before a mask
   int32_t kv_begin, page_start;
   int32_t first_tile;  // of its request, with a key that it sees
-  int32_t tile;        // of the list of all tokens' tiles: its first
+  int32_t place;       // in the list of all items (a token's per KV head: kAttentionItemCost and its tiles) of one head
+};
+struct alignas(16) StepHeader {
+  int32_t requests, tokens, places, unused;  // places: of the whole list, for one KV head
 };
 
 struct AttentionParams {
@@ -108,8 +112,8 @@ struct AttentionParams {
   float scale, softcap;
   int64_t tokens;  // rows of q and out
   // The step, filled in place by refill: as octet_batch, and what each query token sees; one more behind the last
-  // token, of which only `tile` means something.
-  const int32_t* requests;  // [1]
+  // token, of which only `place` means something.
+  const StepHeader* step;
   const int32_t *q_start, *kv_len, *kv_begin, *page_start, *pages;
   const TokenKeys* keys;  // [tokens + 1]
 };
