@@ -127,7 +127,7 @@ class Modes(unittest.TestCase):
         self.assertRegex(out, r"i8_token_rot64_p16_kv2_d64 +slow +reference")
         self.assertRegex(out, r"latent_\S+ +no +.*MLA")
         rows = json.loads(target.read_text())["support"]
-        self.assertEqual({row["area"].split()[0] for row in rows}, {"cache", "attention", "weights"})
+        self.assertEqual({row["area"].split()[0] for row in rows}, {"cache", "attention", "weights", "fused"})
         self.assertTrue(all(row.get("kernel") or row.get("reason") for row in rows))
 
     def test_perf_measures_shares(self):
