@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -316,9 +317,10 @@ TEST_P(RunnerTest, FastComputeStaysNear) {
 
 // The CPU device with another table of fused operations.
 std::unique_ptr<Device> CpuDeviceWith(const octet_fused_ops* fused) {
-  auto* table = new octet_backend_v1(*CpuDevice().table());  // lives until the process ends, as the contract asks
-  table->fused = fused;
-  auto device = Device::Open(table, 0, "cpu:0", "");
+  static auto* const tables = new std::deque<octet_backend_v1>;  // until the process ends, as the contract asks
+  octet_backend_v1& table = tables->emplace_back(*CpuDevice().table());
+  table.fused = fused;
+  auto device = Device::Open(&table, 0, "cpu:0", "");
   if (!device.ok()) throw std::runtime_error(device.status().ToString());
   return *std::move(device);
 }
