@@ -10,6 +10,11 @@ namespace {
 
 constexpr int kVector = 8;  // columns that are expanded at once
 
+// The types that a stored tensor can have.
+#define OCTET_FOR_EACH_TYPE(body)                                                                                      \
+  body(OCTET_F32) body(OCTET_F16) body(OCTET_BF16) body(OCTET_Q4_0) body(OCTET_Q4_1) body(OCTET_Q5_0) body(OCTET_Q5_1) \
+      body(OCTET_Q8_0) body(OCTET_Q4_K) body(OCTET_Q5_K) body(OCTET_Q6_K)
+
 __device__ __forceinline__ float Half(const uint8_t* p) {
   return octet::HalfToFloat(static_cast<uint16_t>(p[0] | p[1] << 8));
 }
@@ -244,17 +249,7 @@ __global__ void Embed(const __grid_constant__ EmbedParams p) {
 #define OCTET_CASE(type) \
   case type:             \
     return ExpandRow<type>(p, data, scale, y0);
-    OCTET_CASE(OCTET_F32)
-    OCTET_CASE(OCTET_F16)
-    OCTET_CASE(OCTET_BF16)
-    OCTET_CASE(OCTET_Q4_0)
-    OCTET_CASE(OCTET_Q4_1)
-    OCTET_CASE(OCTET_Q5_0)
-    OCTET_CASE(OCTET_Q5_1)
-    OCTET_CASE(OCTET_Q8_0)
-    OCTET_CASE(OCTET_Q4_K)
-    OCTET_CASE(OCTET_Q5_K)
-    OCTET_CASE(OCTET_Q6_K)
+    OCTET_FOR_EACH_TYPE(OCTET_CASE)
 #undef OCTET_CASE
     default:
       return;
@@ -268,17 +263,7 @@ void LaunchLinear(const LinearParams& p, runtime::Stream stream) {
 #define OCTET_CASE(type) \
   case type:             \
     return Launch<type>(p, stream);
-    OCTET_CASE(OCTET_F32)
-    OCTET_CASE(OCTET_F16)
-    OCTET_CASE(OCTET_BF16)
-    OCTET_CASE(OCTET_Q4_0)
-    OCTET_CASE(OCTET_Q4_1)
-    OCTET_CASE(OCTET_Q5_0)
-    OCTET_CASE(OCTET_Q5_1)
-    OCTET_CASE(OCTET_Q8_0)
-    OCTET_CASE(OCTET_Q4_K)
-    OCTET_CASE(OCTET_Q5_K)
-    OCTET_CASE(OCTET_Q6_K)
+    OCTET_FOR_EACH_TYPE(OCTET_CASE)
 #undef OCTET_CASE
     default:
       return;
